@@ -1,0 +1,30 @@
+# Two commands: `make demo` and `make test`. Each sets up .venv by itself; a second call is quick.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/lewel pretrain scenes --recipe scenes_demo --out runs/demo
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "lewel needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "Installing torch and the rest: some 5 GB, a few minutes, once."
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache

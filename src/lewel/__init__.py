@@ -1,0 +1,17 @@
+"""lewel: pre-train image backbones without labels, learning where to learn."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lewel.api import load_backbone, pretrain
+
+__all__ = ["load_backbone", "pretrain"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch and all that only when it is used: `lewel --help` answers at once."""
+    if name in __all__:
+        from lewel import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'lewel' has no attribute {name!r}")

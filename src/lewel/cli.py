@@ -1,0 +1,98 @@
+"""The command line: what the user types, and how mistakes are answered."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import ValidationError as CycloptsValidationError
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from lewel.config import PretrainConfig, explain
+from lewel.errors import Interrupted, RunError, UserError
+
+app = App(
+    name="lewel",
+    help="Pre-train image backbones without labels, learning where to learn.",
+    version_flags=["--version"],
+    help_flags=["--help", "-h"],
+)
+
+
+@app.command
+def pretrain(
+    data: str | None = None,
+    /,
+    *,
+    recipe: str | None = None,
+    out: Path | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    config: Annotated[PretrainConfig, Parameter(name="*")] = PretrainConfig(),  # noqa: B008
+) -> None:
+    """Train a backbone on images without labels; the same command again goes on.
+
+    Parameters
+    ----------
+    data
+        A folder of images, a text file of paths, a CSV with path and label, or `scenes`.
+    recipe
+        A recipe by name (`lewel recipes`) or a YAML file; flags override it.
+    out
+        The run folder; by default runs/<data>-<method>.
+    dry_run
+        Show the resolved configuration and what the run would be, and stop.
+    """
+    from lewel import api
+
+    given = config.model_dump(exclude_unset=True)
+    console = Console()
+    if not dry_run:
+        api.pretrain(data, recipe=recipe, out=out, console=console, **given)
+        return
+    resolved = api.configure(data, recipe, given)
+    import yaml
+
+    console.print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
+    for name, value in api.describe(resolved).items():
+        console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:g}")
+
+
+@app.command
+def recipes() -> None:
+    """List the recipes that ship with lewel."""
+    from lewel.recipes import list_recipes
+
+    table = Table("recipe", "what it is", box=None)
+    for name, about in list_recipes().items():
+        table.add_row(name, about)
+    Console().print(table)
+
+
+def main() -> None:
+    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input, 130/143 interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of a command line."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsValidationError as error:
+        cause = error.__cause__
+        errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
+        return 2
+    except (CycloptsError, UserError) as error:
+        errors.print(str(error))
+        return 2
+    except RunError as error:
+        errors.print(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Interrupted as error:
+        errors.print(f"{error}: run the same command again to go on")
+        return 128 + error.number
+    return 0

@@ -1,0 +1,242 @@
+"""What a run is made of: one typed model for recipes, flags, help texts and checks."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from cyclopts import Parameter
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lewel.errors import UserError
+
+Range = tuple[float, float]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Part(BaseModel):
+    """A part of a configuration: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Head(Part):
+    """Projectors and predictors."""
+
+    dim: int = Field(256, ge=2, description="d, the size of the global embedding.")
+    hidden: int = Field(4096, ge=1, description="Hidden units of every projector and predictor.")
+    aligned_dim: int = Field(256, ge=2, description="c, the size of each aligned embedding.")
+    groups: int = Field(4, ge=1, description="h of Eq. 2: d/h aligned embeddings are made.")
+    aligned_weight: Share = Field(0.5, description="beta of Eq. 3, the weight of the aligned loss.")
+
+
+class TeacherPart(Part):
+    """The momentum network."""
+
+    statistics: Literal["ema", "eman"] = Field(
+        "eman", description="Average parameters only, or the batch norm statistics too."
+    )
+    momentum: Share = Field(0.98, description="alpha at the start.")
+    schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine rises to 1.")
+
+
+class Optim(Part):
+    """The optimiser."""
+
+    name: Literal["lars", "sgd", "adamw"] = Field("lars", description="The optimiser.")
+    lr: float = Field(1.8, gt=0, description="Peak learning rate at a batch of lr-batch-size.")
+    lr_batch_size: int = Field(
+        512, ge=1, description="The total batch that lr is for; others scale lr linearly."
+    )
+    momentum: Share = Field(0.9, description="Momentum of LARS and SGD.")
+    weight_decay: float = Field(1e-6, ge=0, description="Weight decay.")
+    exclude_bias_and_norm: bool = Field(
+        True, description="No decay (nor LARS scaling) for biases and norm layers."
+    )
+    warmup_epochs: float = Field(10, ge=0, description="Epochs of linear warm-up.")
+    schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine falls to 0.")
+
+
+class Views(Part):
+    """How the two views are made; pairs are (first view, second view) or (low, high)."""
+
+    crop_scale: Range = Field((0.2, 1.0), description="Share of the image's area in a crop.")
+    flip: Share = Field(0.5, description="Probability of a horizontal flip.")
+    jitter: tuple[float, float, float, float] = Field(
+        (0.4, 0.4, 0.2, 0.1), description="Brightness, contrast, saturation, hue."
+    )
+    jitter_probability: Share = Field(0.8, description="Probability of colour jitter.")
+    grey: Share = Field(0.2, description="Probability of greyscale.")
+    blur: tuple[Share, Share] = Field((1.0, 0.1), description="Probability of blur, by view.")
+    blur_sigma: Range = Field((0.1, 2.0), description="Range of the blur's sigma.")
+    solarise: tuple[Share, Share] = Field(
+        (0.0, 0.2), description="Probability of solarisation, by view."
+    )
+
+    @model_validator(mode="after")
+    def _ranges_rise(self) -> "Views":
+        for name in ("crop_scale", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} must be two rising positive numbers, not {low} {high}")
+        if self.crop_scale[1] > 1:
+            raise ValueError(f"crop_scale ends at {self.crop_scale[1]}, expected at most 1")
+        return self
+
+
+class Knn(Part):
+    """The k-NN probe that shows how well it goes, where labels exist."""
+
+    every: float = Field(10, ge=0, description="Epochs between two probes; 0 for none.")
+    bank: int = Field(10_000, ge=1, description="At most so many labelled training images.")
+    queries: int = Field(2_000, ge=1, description="At most so many validation images.")
+    neighbours: int = Field(20, ge=1, description="k.")
+
+
+class PretrainConfig(Part):
+    """Everything that decides a pre-training run; the defaults are the paper's LEWEL_B."""
+
+    data: Annotated[str, Parameter(show=False, parse=False)] = "scenes"
+    limit: int | None = Field(None, ge=1, description="Use only so many images.")
+    method: Literal["lewel_b", "byol"] = Field("lewel_b", description="What to train by.")
+    backbone: str = Field("resnet50", description="The network: resnet10, 18, 34, 50, 101, 152.")
+    stem: Literal["imagenet", "small", "tiny"] = Field(
+        "imagenet", description="First layers: stride 4; small (64-127 px): 2; tiny (32-63 px): 1."
+    )
+    width: int = Field(64, ge=8, description="Channels of the first stage.")
+    image_size: int = Field(224, ge=16, description="Side of a view in pixels.")
+    batch_size: int = Field(512, ge=2, description="Total batch over devices and accumulation.")
+    accumulate: int = Field(1, ge=1, description="Micro-batches to one optimiser step.")
+    epochs: int = Field(100, ge=1, description="Passes over the data.")
+    seed: int = Field(0, ge=0, description="Decides every random draw.")
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
+    channels_last: bool | None = Field(
+        None, description="Memory layout; by default for images of 128 px and more."
+    )
+    head: Annotated[Head, Parameter(group="Head")] = Head()
+    teacher: Annotated[TeacherPart, Parameter(group="Teacher")] = TeacherPart()
+    optim: Annotated[Optim, Parameter(group="Optimiser")] = Optim()
+    views: Annotated[Views, Parameter(group="Views", negative=())] = Views()
+    knn: Annotated[Knn, Parameter(group="k-NN probe")] = Knn()
+    workers: int | None = Field(
+        None, ge=0, description="Processes that read images; by default as the machine allows."
+    )
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
+    log_every: int = Field(10, ge=1, description="Steps between two reports.")
+    checkpoint_minutes: float = Field(10, ge=0, description="Minutes between two checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PretrainConfig":
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of accumulate {self.accumulate}"
+            )
+        if self.batch_size // self.accumulate < 2:
+            raise ValueError("batch norm needs at least 2 images in a micro-batch")
+        return self
+
+
+# What may change between a run and its resumption; everything else is the run's identity.
+FREE = frozenset(
+    {"workers", "accelerator", "log_every", "checkpoint_minutes", "keep_checkpoints", "knn"}
+)
+
+
+def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
+    """A recipe, then what the user said on top of it, as one checked configuration."""
+    optim = dict(recipe.get("optim") or {})
+    if "batch_size" in recipe and isinstance(optim, dict):
+        optim.setdefault("lr_batch_size", recipe["batch_size"])
+    merged = merge({**recipe, "optim": optim}, overrides)
+    try:
+        config = PretrainConfig.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(explain(error)) from None
+    if config.channels_last is None:
+        config = config.model_copy(update={"channels_last": config.image_size >= 128})
+    return config
+
+
+def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Two nested dictionaries, the second one's values first."""
+    out = dict(base)
+    for key, value in top.items():
+        below = out.get(key)
+        out[key] = (
+            merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
+    return out
+
+
+def explain(error: ValidationError) -> str:
+    """The first thing that is wrong, in one sentence that names the key and the fix."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    value, problem = first.get("input"), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, _keys(PretrainConfig), n=1, cutoff=0.5)
+        return f"Unknown key {key!r} (value {value!r})." + (
+            f" Did you mean {close[0]!r}?" if close else " `lewel pretrain --help` lists all."
+        )
+    if not key:
+        return problem[0].upper() + problem[1:] + "."
+    flag = "--" + key.replace("_", "-")
+    if isinstance(value, dict | list | tuple) or first["type"] == "value_error":
+        return f"{key} ({flag}): {problem}."
+    return f"{key} is {value!r}, but {problem[0].lower()}{problem[1:]}: change it with {flag}."
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """All dotted keys of a model."""
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += _keys(field.annotation, f"{prefix}{name}.")
+    return keys
+
+
+def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
+    """What makes two configurations different runs, one `key: old -> new` each.
+
+    More epochs are the same run, trained for longer.
+    """
+    before, after = flat(old), flat(new)
+    if new.epochs >= old.epochs:
+        after["epochs"] = before["epochs"]
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and key.split(".")[0] not in FREE
+    ]
+
+
+def flat(config: BaseModel) -> dict[str, Any]:
+    """A configuration as dotted keys."""
+    out: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            out |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            out[name] = value
+    return out
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds keys and values."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is not valid YAML: {reason}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, expected keys and values.")
+    return content
+
+
+def write_yaml(config: PretrainConfig, path: Path) -> None:
+    """The complete configuration, usable as a recipe."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=100)
+    path.write_text(text, encoding="utf-8")

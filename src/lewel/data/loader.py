@@ -1,0 +1,153 @@
+"""Batches of two views, in an order and with draws that depend on nothing but the seed."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lewel.data.augment import distort
+from lewel.data.images import UnreadableImage
+from lewel.data.sources import Source
+from lewel.data.views import ViewRecipe, crop_view, draw_view
+from lewel.errors import RunError
+from lewel.ops.randomness import generator
+
+Key = tuple[int, int]  # epoch, index of the sample
+TRIES = 100  # replacements for one unreadable image before the data as a whole is called bad
+
+
+class Batch(NamedTuple):
+    """B samples as the workers make them, one entry a view in each list."""
+
+    pixels: list[Tensor]  # uint8 (B, 3, S, S)
+    draws: list[Tensor]  # float32 (B, P), what `distort` does to each sample
+    boxes: list[Tensor]  # int64 (B, 4), top, left, height, width of the crop
+    flips: list[Tensor]  # bool (B,)
+    indices: Tensor  # int64 (B,), the samples asked for
+    bad: list[tuple[int, str, str]]  # index, name and reason of each image that could not be read
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples the micro-batches hold: rank r takes slice r of each global batch."""
+
+    samples: int
+    batch_size: int  # the total, over ranks and micro-batches
+    seed: int
+    accumulate: int = 1
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last partial batch is dropped."""
+        return self.samples // self.batch_size
+
+    def epoch(self, epoch: int) -> np.ndarray:
+        """All sample indices in the order of this epoch."""
+        return generator(self.seed, epoch).permutation(self.samples)
+
+    def keys(self, first_step: int, last_step: int) -> Iterator[list[Key]]:
+        """The keys of each micro-batch from one step up to another."""
+        share = self.batch_size // self.ranks
+        micro = share // self.accumulate
+        shuffled, now = np.empty(0), -1
+        for step in range(first_step, last_step):
+            epoch, position = divmod(step, self.steps_per_epoch)
+            if epoch != now:
+                shuffled, now = self.epoch(epoch), epoch
+            start = position * self.batch_size + self.rank * share
+            mine = shuffled[start : start + share]
+            for part in range(self.accumulate):
+                yield [(epoch, int(i)) for i in mine[part * micro : (part + 1) * micro]]
+
+
+class _Steps(Sampler[list[Key]]):
+    def __init__(self, order: Order, first_step: int, last_step: int) -> None:
+        self.order, self.first_step, self.last_step = order, first_step, last_step
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return self.order.keys(self.first_step, self.last_step)
+
+    def __len__(self) -> int:
+        return (self.last_step - self.first_step) * self.order.accumulate
+
+
+class TwoViews(Dataset[Batch]):
+    """Reads an image once and cuts one view of it by each recipe."""
+
+    def __init__(self, source: Source, recipes: Sequence[ViewRecipe], size: int, seed: int) -> None:
+        self.source, self.recipes, self.size, self.seed = source, recipes, size, seed
+
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        batch = Batch([], [], [], [], torch.tensor([index for _, index in keys]), [])
+        images = [self.read(index, batch.bad) for _, index in keys]
+        for view, recipe in enumerate(self.recipes):
+            draws = [
+                draw_view(
+                    recipe,
+                    image.shape[1],
+                    image.shape[2],
+                    generator(self.seed, epoch, index, view),
+                )
+                for (epoch, index), image in zip(keys, images, strict=True)
+            ]
+            crops = [
+                crop_view(image, draw, self.size) for image, draw in zip(images, draws, strict=True)
+            ]
+            batch.pixels.append(torch.stack(crops))
+            batch.draws.append(torch.from_numpy(np.stack([draw.distortion for draw in draws])))
+            batch.boxes.append(torch.tensor([draw.box for draw in draws]))
+            batch.flips.append(torch.tensor([draw.flip for draw in draws]))
+        return batch
+
+    def read(self, index: int, bad: list[tuple[int, str, str]]) -> Tensor:
+        """The image, or in place of an unreadable one another, chosen by the index alone."""
+        candidates = generator(self.seed, index).integers(len(self.source), size=TRIES)
+        for candidate in (index, *candidates.tolist()):
+            try:
+                return self.source.read(candidate)
+            except UnreadableImage as error:
+                bad.append((candidate, self.source.describe(candidate), str(error)))
+        raise RunError(
+            f"{TRIES} images drawn at random could not be read, the last because: {bad[-1][2]}."
+        )
+
+
+def make_loader(
+    dataset: TwoViews, order: Order, first_step: int, last_step: int, workers: int, pin: bool
+) -> DataLoader[Batch]:
+    """One loader for all steps that remain: workers never stop between epochs."""
+    return DataLoader(
+        dataset,
+        batch_sampler=_Steps(order, first_step, last_step),
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        pin_memory=pin,
+        worker_init_fn=leave_signals_to_the_parent,
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def leave_signals_to_the_parent(worker: int) -> None:
+    """Ctrl-C reaches the whole process group: the parent finishes its step, workers must live."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def finish_views(
+    batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]
+) -> list[Tensor]:
+    """The photometric half of the views, on the training device: float32 (B, 3, S, S) each."""
+    return [
+        distort(pixels.to(device, non_blocking=True), draws, mean, std)
+        for pixels, draws in zip(batch.pixels, batch.draws, strict=True)
+    ]

@@ -1,0 +1,356 @@
+"""A procedural world without a download: objects of ten classes on clutter, drawn from a key.
+
+A class is a silhouette and an inner structure, so that a part tells it as well as the whole does.
+Place, size, rotation, colours, background and clutter are drawn without a look at the class. A
+scene is decided in coordinates of the unit square, before any pixel: the resolution only samples
+it. The main object is larger than all others and lies above them, so its class is the label.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import ceil, cos, floor, pi, sin
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lewel.errors import UserError
+from lewel.ops.randomness import generator
+
+Plane = npt.NDArray[np.floating[Any]]  # float32; NumPy's stubs widen it at each Python float
+Range = tuple[float, float]
+Figure = Callable[[Plane, Plane, float, float], tuple[Plane, Plane]]
+
+SIZES = {"train": 20_000, "val": 2_000}
+SMALLEST_SIZE = 16
+WORLD = 0x5CE7E5  # keeps our streams apart from others keyed by (seed, epoch, index)
+
+OTHERS = 2  # at most so many class objects beside the main one
+BELOW, ABOVE = 3, 1  # distractors beneath and on top of the objects
+WAVES = 12  # of the ground's texture
+MAIN_RADII, OTHER_RADII, DISTRACTOR_RADII = (0.22, 0.34), (0.08, 0.13), (0.025, 0.06)
+THINGS = 1 + OTHERS + BELOW + ABOVE
+NUMBERS = 13  # uniform numbers a row; a scene is a table of a row for each thing in it
+
+
+class Scene(NamedTuple):
+    """A rendered scene of M visible objects at S x S pixels; class 0 is the background."""
+
+    image: npt.NDArray[np.uint8]  # (S, S, 3)
+    label: int  # 0..9, the class of the main object
+    boxes: npt.NDArray[np.float32]  # (M, 4): x0, y0, x1, y1 of the visible parts, in pixels
+    classes: npt.NDArray[np.int64]  # (M,): 1..10
+    masks: npt.NDArray[np.bool_]  # (M, S, S): visible pixels
+
+
+class Thing(NamedTuple):
+    """An object or a distractor in unit coordinates; `figure` indexes FIGURES."""
+
+    figure: int
+    x: float
+    y: float
+    radius: float
+    turn: float
+    pitch: float
+    phase: float
+    colours: Plane
+
+
+# Each figure takes coordinates u, v (H, W) in units of the object's radius, the pitch and the
+# phase of its structure; it gives a signed distance to its outline (inside below 0) and a wave of
+# about [-1, 1] (both H, W). The constants make every outline enclose an area of pi: a class must
+# not be known by its area, and the main object must be the largest whatever its class.
+
+
+def _polar(u: Plane, v: Plane) -> tuple[Plane, Plane]:
+    return np.hypot(u, v), np.arctan2(v, u)
+
+
+def _target(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    r = np.hypot(u, v)
+    return r - 1.0, np.cos(1.2 * pitch * r + phase)
+
+
+def _gear(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    r, angle = _polar(u, v)
+    return r - 0.995 - 0.1 * np.cos(12.0 * angle), np.cos(round(pitch) * angle + phase)
+
+
+def _board(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    distance = np.maximum(np.abs(u), np.abs(v)) - 0.886
+    return distance, 2.0 * np.sin(0.8 * pitch * u + phase) * np.sin(0.8 * pitch * v + phase)
+
+
+def _tent(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    return np.maximum(0.866 * np.abs(u) + 0.5 * v, -v) - 0.778, np.cos(pitch * v + phase)
+
+
+def _star(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    r, angle = _polar(u, v)
+    folded = np.abs(np.remainder(angle, 0.4 * pi) - 0.2 * pi)  # 0 at a tip, pi / 5 at a notch
+    distance = r * np.cos(folded - 0.944) - 0.772
+    return distance, np.cos(1.4 * pitch * distance + phase)
+
+
+def _cross(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    across, along = np.abs(u), np.abs(v)
+    low, high = np.minimum(across, along), np.maximum(across, along)
+    zigzag = 0.45 * np.arcsin(np.sin(5.0 * u))
+    return np.maximum(high - 1.145, low - 0.42), np.cos(pitch * (v + zigzag) + phase)
+
+
+def _wreath(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    r, angle = _polar(u, v)
+    return np.abs(r - 0.85) - 0.294, np.cos(round(pitch) * angle + 7.0 * r + phase)
+
+
+def _flower(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    r, angle = _polar(u, v)
+    petals = np.cos(5.0 * angle)
+    return r - 0.984 - 0.25 * petals, 2.0 * petals * np.cos(pitch * r + phase)
+
+
+def _moon(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    distance = np.maximum(np.hypot(u, v) - 1.325, 1.02 - np.hypot(u - 0.815, v))
+    blotches = np.cos(pitch * u + 2.0 * np.sin(3.7 * v + phase)) + np.cos(
+        0.8 * pitch * v + 2.0 * np.sin(2.9 * u - phase)
+    )
+    return distance, blotches
+
+
+def _beetle(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    dots = np.cos(pitch * u + phase) + np.cos(pitch * v + phase) - 0.35
+    return np.hypot(u / 1.3, v * 1.3) - 1.0, dots
+
+
+def _blob(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    return np.hypot(u, v + 0.3 * np.sin(2.0 * u + phase)) - 1.0, 0.5 * u
+
+
+def _bar(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    return np.maximum(np.abs(u) - 1.7, np.abs(v) - 0.3), 0.3 * u
+
+
+def _wedge(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
+    return np.maximum(np.hypot(u, v) - 1.3, v), 0.5 * v + 0.3
+
+
+# (name, figure, how far it reaches from its centre in radii)
+FIGURES: tuple[tuple[str, Figure, float], ...] = (
+    ("target", _target, 1.0),
+    ("gear", _gear, 1.1),
+    ("board", _board, 1.26),
+    ("tent", _tent, 1.56),
+    ("star", _star, 1.32),
+    ("cross", _cross, 1.22),
+    ("wreath", _wreath, 1.15),
+    ("flower", _flower, 1.24),
+    ("moon", _moon, 1.33),
+    ("beetle", _beetle, 1.31),
+    ("blob", _blob, 1.35),
+    ("bar", _bar, 1.73),
+    ("wedge", _wedge, 1.3),
+)
+CLASSES: tuple[str, ...] = tuple(name for name, _, _ in FIGURES[:10])
+
+
+def _between(low: float, high: float, number: float) -> float:
+    return low + (high - low) * number
+
+
+def _colours(tones: Plane, chroma: float, hues: Plane) -> Plane:
+    """Colours (..., 3, 1, 1) of 0..255 of given lightness, tinted towards hues of [0, 1]."""
+    channels = np.array([0, 1 / 3, 2 / 3], np.float32)
+    tints = np.cos((2 * pi) * (hues[..., None] - channels))
+    colours: Plane = 255 * (tones[..., None] + chroma * tints)
+    return colours[..., None, None]
+
+
+def _palette(rows: Plane) -> Plane:
+    """Two colours (N, 2, 3, 1, 1) for each of N things, decided by their rows."""
+    # One light and one dark colour, in either order: both stand out from the medium ground, so
+    # that no outline is lost; the tints are mild, so that a colour is a poor key to a scene.
+    light_first = (rows[:, 7:8] < 0.5) == np.array([True, False])
+    tones = np.where(light_first, 0.72, 0.1) + 0.18 * rows[:, 8:10]
+    return _colours(tones, 0.07, rows[:, 10:12]).astype(np.float32)
+
+
+def _thing(row: list[float], colours: Plane, first: int, last: int, radii: Range) -> Thing:
+    """A thing with a figure from `first` up to `last`, decided by a row of uniform numbers."""
+    radius = _between(*radii, row[1])
+    return Thing(
+        figure=first + int((last - first) * row[0]),
+        x=_between(0.9 * radius, 1 - 0.9 * radius, row[2]),
+        y=_between(0.9 * radius, 1 - 0.9 * radius, row[3]),
+        radius=radius,
+        turn=2 * pi * row[4],
+        pitch=_between(7.0, 10.0, row[5]),
+        phase=2 * pi * row[6],
+        colours=colours,
+    )
+
+
+def _key(seed: int, split: str, index: int) -> tuple[int, int, int, int]:
+    if split not in SIZES:
+        raise UserError(f"scenes has no split {split!r}: choose one of {', '.join(SIZES)}.")
+    return WORLD, seed, list(SIZES).index(split), index
+
+
+def _label(seed: int, split: str, index: int) -> int:
+    """The first number of a scene's table decides its main object, and so its label."""
+    return int(len(CLASSES) * generator(*_key(seed, split, index)).random())
+
+
+@lru_cache(maxsize=8)
+def _centres(size: int) -> Plane:
+    """The pixels' centres (S,) in unit coordinates."""
+    return (np.arange(size, dtype=np.float32) + 0.5) / size
+
+
+def _ground(rows: Plane, size: int) -> Plane:
+    """A medium grey under a weak texture of K tinted plane waves, decided by K rows (3, S, S)."""
+    # One wave in each band of frequencies, and none of less than two periods: all grounds have
+    # the same mean and spectrum, so that two crops are not known as a pair by their ground.
+    frequency = (2 * pi) * (2 + 7 * (np.arange(WAVES, dtype=np.float32) + rows[:, 0]) / WAVES)
+    direction, phase = (2 * pi) * rows[:, 1], (2 * pi) * rows[:, 2]
+    amplitude = _colours(np.full(WAVES, 0.018, np.float32), 0.015, rows[:, 3])[..., 0].T
+    # cos(a + b) = cos a cos b + cos(a + pi/2) cos(b - pi/2): the sum is a product of matrices.
+    line = _centres(size)[:, None]
+    across, down = line * (frequency * np.cos(direction)), line * (frequency * np.sin(direction))
+    across += phase
+    factors = [
+        np.cos(np.concatenate((w, w + q), 1)) for w, q in ((across, pi / 2), (down, -pi / 2))
+    ]
+    canvas: Plane = (np.tile(amplitude, 2).swapaxes(0, 1) * factors[1]) @ factors[0].T
+    canvas += 127.5
+    return canvas
+
+
+def _clip(plane: Plane, high: float) -> Plane:
+    """The plane clipped to [0, high] in place; np.clip costs three times as much on a small one."""
+    np.maximum(plane, 0.0, out=plane)
+    return np.minimum(plane, high, out=plane)
+
+
+def _paint(canvas: Plane, owner: npt.NDArray[np.uint8] | None, thing: Thing, number: int) -> None:
+    """Paint a thing over the canvas (3, S, S), and its number over the owners (S, S), in place."""
+    size = canvas.shape[-1]
+    _, figure, reach = FIGURES[thing.figure]
+    extent = reach * thing.radius
+    left, right = max(0, floor((thing.x - extent) * size)), ceil((thing.x + extent) * size)
+    top, bottom = max(0, floor((thing.y - extent) * size)), ceil((thing.y + extent) * size)
+    across = (_centres(size)[left:right] - thing.x) / thing.radius
+    down = (_centres(size)[top:bottom, None] - thing.y) / thing.radius
+    cosine, sine = cos(thing.turn), sin(thing.turn)
+    u, v = cosine * across + sine * down, cosine * down - sine * across
+    distance, wave = figure(u, v, thing.pitch, thing.phase)
+
+    distance *= -thing.radius * size  # now in pixels, positive inside: an edge is one pixel wide
+    distance += 0.5
+    cover = _clip(distance, 1.0)
+    wave *= 2.0  # a structure has soft edges of its own, which are the same at all resolutions
+    wave += 0.5
+    first, second = thing.colours
+    paint = (second - first) * _clip(wave, 1.0)
+    paint += first
+    window = canvas[:, top:bottom, left:right]
+    paint -= window
+    paint *= cover
+    window += paint
+    if owner is not None:
+        owner[top:bottom, left:right][cover > 0.5] = number
+
+
+def _compose(seed: int, split: str, index: int) -> tuple[list[Thing], Plane]:
+    """The things of a scene from the lowest to the topmost, and the rows of its ground."""
+    numbers = generator(*_key(seed, split, index)).random((THINGS + WAVES, NUMBERS))
+    rows, palette = numbers.tolist(), _palette(numbers[:THINGS])
+    kinds, figures = len(CLASSES), len(FIGURES)
+    things = [_thing(rows[0], palette[0], 0, kinds, MAIN_RADII)]
+    for i in range(1, 1 + int((OTHERS + 1) * rows[0][12])):
+        things.insert(0, _thing(rows[i], palette[i], 0, kinds, OTHER_RADII))
+    for i in range(1 + OTHERS, THINGS):
+        distractor = _thing(rows[i], palette[i], kinds, figures, DISTRACTOR_RADII)
+        things.insert(0 if i <= OTHERS + BELOW else len(things), distractor)
+    return things, numbers[THINGS:].astype(np.float32)
+
+
+def _render(
+    seed: int, split: str, index: int, size: int, objects: bool, owner: npt.NDArray[np.uint8] | None
+) -> tuple[npt.NDArray[np.uint8], list[Thing]]:
+    """The image (3, S, S) of a scene and its things; fills the owners (S, S) if wanted."""
+    things, ground = _compose(seed, split, index)
+    canvas = _ground(ground, size)
+    for number, thing in enumerate(things, start=1):
+        if objects or thing.figure >= len(CLASSES):
+            _paint(canvas, owner, thing, number)
+    canvas += 0.5
+    return _clip(canvas, 255.0).astype(np.uint8), things
+
+
+def _check_size(size: int) -> None:
+    if size < SMALLEST_SIZE:
+        raise UserError(
+            f"scenes cannot be drawn at size {size}: an object would vanish; "
+            f"choose {SMALLEST_SIZE} pixels or more."
+        )
+
+
+def draw_scene(seed: int, split: str, index: int, size: int = 64, *, objects: bool = True) -> Scene:
+    """The scene of a key, with the boxes and masks of its objects, or with its objects erased."""
+    _check_size(size)
+    if index < 0:
+        raise IndexError(f"scene {index} does not exist: indices begin at 0")
+    owner = np.zeros((size, size), np.uint8)
+    image, things = _render(seed, split, index, size, objects, owner)
+    boxes, classes, masks = [], [], []
+    for number, thing in enumerate(things, start=1):
+        mask = owner == number
+        if thing.figure >= len(CLASSES) or not mask.any():
+            continue
+        columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
+        boxes.append((columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
+        classes.append(1 + thing.figure)
+        masks.append(mask)
+    return Scene(
+        image=np.ascontiguousarray(image.transpose(1, 2, 0)),
+        label=_label(seed, split, index),
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        classes=np.array(classes, np.int64),
+        masks=np.array(masks, np.bool_).reshape(-1, size, size),
+    )
+
+
+class Scenes:
+    """The scenes of a split as a source of images and labels."""
+
+    name = "scenes"
+    classes = CLASSES
+
+    def __init__(
+        self, split: str = "train", size: int = 64, length: int | None = None, seed: int = 0
+    ) -> None:
+        _check_size(size)
+        _key(seed, split, 0)
+        self.split, self.size, self.seed = split, size, seed
+        self.length = SIZES[split] if length is None else length
+        self.labels = np.array([_label(seed, split, i) for i in range(self.length)], np.int64)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, index: int) -> torch.Tensor:
+        """The image (3, S, S) uint8 of a scene."""
+        self._check_index(index)
+        image, _ = _render(self.seed, self.split, index, self.size, True, None)
+        return torch.from_numpy(image)
+
+    def describe(self, index: int) -> str:
+        """The name by which a message or a report calls a scene."""
+        self._check_index(index)
+        return f"{self.name}/{self.split}/{index}"
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self.length:
+            raise IndexError(f"scene {index} does not exist: the split has {self.length}")

@@ -1,0 +1,82 @@
+"""Features of a backbone for a whole source of images: one pass, no augmentation."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from lewel.data.images import UnreadableImage
+from lewel.data.loader import leave_signals_to_the_parent
+from lewel.data.sources import Source
+from lewel.errors import RunError
+
+
+def whole_view(image: Tensor, size: int) -> Tensor:
+    """An image as it is judged: uint8 (3, H, W) -> (3, S, S).
+
+    The shorter side becomes 8/7 of the size and the centre is cut out (256 and 224 in the paper);
+    an image that already is (S, S) stays as it is.
+    """
+    height, width = image.shape[1:]
+    if (height, width) == (size, size):
+        return image
+    shorter = round(size * 8 / 7)
+    scale = shorter / min(height, width)
+    target = (max(size, round(height * scale)), max(size, round(width * scale)))
+    resized = F.interpolate(image[None], target, mode="bilinear", antialias=True)[0]
+    top, left = (target[0] - size) // 2, (target[1] - size) // 2
+    return resized[:, top : top + size, left : left + size]
+
+
+class WholeViews(Dataset[Tensor]):
+    """The chosen samples of a source, each as its whole view."""
+
+    def __init__(self, source: Source, indices: np.ndarray, size: int) -> None:
+        self.source, self.indices, self.size = source, indices, size
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> Tensor:
+        index = int(self.indices[position])
+        try:
+            return whole_view(self.source.read(index), self.size).contiguous()
+        except UnreadableImage as error:
+            raise RunError(f"{self.source.describe(index)} cannot be read: {error}.") from None
+
+
+@torch.no_grad()
+def extract_features(
+    backbone: nn.Module,
+    source: Source,
+    indices: np.ndarray,
+    *,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device,
+    batch_size: int = 256,
+    workers: int = 0,
+    advance: Callable[[int], None] = lambda images: None,
+) -> Tensor:
+    """The mean token of each image, float32 (len(indices), C) on the CPU.
+
+    `backbone` gives tokens (B, N, C). It is used as it is: call .eval() on it before.
+    """
+    loader = DataLoader(
+        WholeViews(source, indices, size),
+        batch_size=batch_size,
+        num_workers=workers,
+        worker_init_fn=leave_signals_to_the_parent,
+    )
+    centre = torch.tensor(mean, device=device).view(3, 1, 1)
+    scale = torch.tensor(std, device=device).view(3, 1, 1)
+    parts = []
+    for pixels in loader:
+        images = (pixels.to(device).float() / 255 - centre) / scale
+        parts.append(backbone(images).mean(1).float().cpu())
+        advance(len(pixels))
+    return torch.cat(parts)

@@ -1,0 +1,47 @@
+"""Aggregation of features by maps: Eq. 1 and Eq. 2 of the paper, and their cheap order."""
+
+import torch
+from torch import Tensor
+
+
+def aggregate(features: Tensor, maps: Tensor, groups: int = 1) -> Tensor:
+    """Aggregate features (B, N, C) by D maps (B, D, N) into representations (B, D/h, C).
+
+    With one group this is Eq. 1, `maps @ features`. With h groups (Eq. 2) the channels are cut
+    into h parts, and part j of representation k is gathered by map (k-1)h + j, counted from 1.
+    """
+    if groups == 1:
+        return maps.to(features.dtype) @ features  # Eq. 1
+    batch, positions, channels = features.shape
+    grouped_maps = maps.to(features.dtype).reshape(batch, -1, groups, positions).transpose(1, 2)
+    parts = features.reshape(batch, positions, groups, -1).transpose(1, 2)  # (B, h, N, C/h)
+    return (grouped_maps @ parts).transpose(1, 2).reshape(batch, -1, channels)  # Eq. 2
+
+
+def aggregate_linear(
+    features: Tensor, maps: Tensor, weight: Tensor, bias: Tensor | None, groups: int = 1
+) -> Tensor:
+    """`linear(aggregate(features, maps, groups))`, in the cheaper of its two orders.
+
+    features (B, N, C), maps (B, D, N), weight (H, C) -> (B, D/h, H). A linear layer commutes with
+    the aggregation: it may act on N positions before it or on D/h representations after it.
+    """
+    positions, channels = features.shape[1:]
+    if not project_first_is_cheaper(positions, channels, maps.shape[1], groups):
+        return torch.nn.functional.linear(aggregate(features, maps, groups), weight, bias)
+    batch, hidden = len(features), len(weight)
+    parts = features.reshape(batch, positions, groups, -1)
+    weights = weight.view(hidden, groups, -1).to(features.dtype)
+    projected = torch.einsum("bngc,kgc->bgnk", parts, weights)  # (B, h, N, H)
+    grouped_maps = maps.to(features.dtype).reshape(batch, -1, groups * positions)
+    out = grouped_maps @ projected.reshape(batch, groups * positions, hidden)
+    return out if bias is None else out + bias.to(out.dtype)
+
+
+def project_first_is_cheaper(positions: int, channels: int, maps: int, groups: int) -> bool:
+    """Whether N (C + D) < (D/h) C: multiplications for each hidden unit, projecting first or last.
+
+    >>> project_first_is_cheaper(positions=16, channels=512, maps=256, groups=4)
+    True
+    """
+    return positions * (channels + maps) < maps // groups * channels

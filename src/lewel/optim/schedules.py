@@ -1,0 +1,26 @@
+"""Schedules as pure functions of progress, the share of the training that is done, in [0, 1]."""
+
+import math
+from typing import Literal
+
+MomentumSchedule = Literal["constant", "cosine"]
+RateSchedule = Literal["constant", "cosine"]
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """From start (progress 0) to end (progress 1) along half a cosine wave."""
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSchedule) -> float:
+    """Rise linearly to the peak over the first `warmup` share, then follow the schedule to 0."""
+    if progress < warmup:
+        return peak * progress / warmup
+    if schedule == "constant":
+        return peak
+    return cosine(peak, 0.0, (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0)
+
+
+def teacher_momentum(start: float, progress: float, schedule: MomentumSchedule) -> float:
+    """alpha of xi <- alpha xi + (1 - alpha) theta: constant, or rising to 1 along a cosine."""
+    return start if schedule == "constant" else cosine(start, 1.0, progress)

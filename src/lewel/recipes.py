@@ -1,0 +1,38 @@
+"""The recipes that ship with lewel: YAML files whose comments state what they give."""
+
+from pathlib import Path
+from typing import Any
+
+from lewel.config import read_yaml
+from lewel.errors import UserError
+
+
+def recipe_folder() -> Path:
+    """Where the recipes are: inside an installed wheel, or at the top of a checkout."""
+    here = Path(__file__).parent
+    shipped = here / "recipes"
+    return shipped if shipped.is_dir() else here.parents[1] / "recipes"
+
+
+def list_recipes() -> dict[str, str]:
+    """Name -> first comment line of each pre-training recipe."""
+    out = {}
+    for path in sorted((recipe_folder() / "pretrain").glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        out[path.stem] = first.lstrip("# ")
+    return out
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """A shipped recipe by its name, or any YAML file."""
+    shipped = recipe_folder() / "pretrain" / f"{name}.yaml"
+    if shipped.is_file():
+        return read_yaml(shipped)
+    path = Path(name)
+    if path.is_file():
+        return read_yaml(path)
+    if path.suffix in {".yaml", ".yml"}:
+        raise UserError(f"The recipe file {name} does not exist.")
+    raise UserError(
+        f"There is no recipe {name!r}: expected one of {', '.join(list_recipes())}, or a YAML file."
+    )

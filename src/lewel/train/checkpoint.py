@@ -1,0 +1,81 @@
+"""Checkpoints that are whole or not there: written aside, flushed to disk, then renamed."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lewel.errors import RunError
+
+State = dict[str, Any]
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside `path`, and put it in its place only when it is complete."""
+    aside = path.with_name(path.name + ".partial")
+    try:
+        write(aside)
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name itself must survive a power cut
+    finally:
+        os.close(folder)
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest `keep` are kept."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def paths(self) -> list[Path]:
+        """All complete checkpoints, oldest first."""
+        return sorted(self.folder.glob("step-*.pt"))
+
+    def save(self, step: int, state: State) -> Path:
+        """Write the state at a step, then let go of the oldest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"step-{step:09d}.pt"
+        try:
+            write_atomically(path, lambda aside: torch.save(state, aside))
+        except (OSError, RuntimeError) as error:  # torch wraps what the disk said
+            reason = error.__cause__ or error.__context__ or error
+            kept = self.paths()
+            raise RunError(
+                f"The checkpoint of step {step} could not be written to {self.folder} "
+                f"({str(reason).splitlines()[0]}): "
+                + (
+                    f"{kept[-1].name} is whole; make room and run the same command again."
+                    if kept
+                    else "make room and run the same command again."
+                )
+            ) from error
+        for old in self.paths()[: -self.keep]:
+            old.unlink()
+        return path
+
+    def load(self, say: Callable[[str], None]) -> State | None:
+        """The newest checkpoint that is whole, or None where there is none."""
+        for path in reversed(self.paths()):
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    damaged = archive.testzip()
+                if damaged is None:
+                    state: State = torch.load(path, map_location="cpu", weights_only=True)
+                    return state
+            except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
+                damaged = str(error).splitlines()[0]
+            say(f"{path.name} is damaged ({damaged}): trying the one before it.")
+        if self.paths():
+            raise RunError(
+                f"No checkpoint in {self.folder} can be read: restore one, or use another --out."
+            )
+        return None

@@ -1,0 +1,54 @@
+"""How a run shows itself: a live line in a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
+
+
+class Display:
+    """Shows epoch, loss, lr, images/s, the share of time spent waiting for data, and the ETA."""
+
+    def __init__(self, steps: int, done: int, steps_per_epoch: int, console: Console) -> None:
+        self.steps, self.done, self.steps_per_epoch = steps, done, steps_per_epoch
+        self.console = console
+        self.started, self.first = time.monotonic(), done
+        self.printed = float("-inf")
+        self.progress: Progress | None = None
+        if console.is_terminal:
+            columns = (BarColumn(20), TextColumn("{task.description}"), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=console)
+            self.task = self.progress.add_task("starting", total=steps, completed=done)
+            self.progress.start()
+
+    def say(self, text: str) -> None:
+        """One sentence for the user, above the live line."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def show(self, line: dict[str, Any]) -> None:
+        """The numbers of a step that is reported."""
+        step = line["step"]
+        wide = len(str(self.steps))
+        text = (
+            f"epoch {step / self.steps_per_epoch:.2f}/{self.steps // self.steps_per_epoch} "
+            f" step {step:>{wide}}/{self.steps}  loss {line['loss']:.4f}  lr {line['lr']:.3g}"
+            f"  {line['images_per_s']:.0f} images/s  data wait {line['data_wait']:.0%}"
+        )
+        if self.progress is not None:
+            self.progress.update(self.task, completed=step, description=text)
+        elif time.monotonic() - self.printed >= PLAIN_SECONDS or step == self.steps:
+            self.printed = time.monotonic()
+            self.say(f"{text}  ETA {self._eta(step)}")
+
+    def _eta(self, step: int) -> str:
+        took = time.monotonic() - self.started
+        left = int(took / max(step - self.first, 1) * (self.steps - step))
+        return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()

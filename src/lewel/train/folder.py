@@ -1,0 +1,70 @@
+"""The run folder: what a run leaves behind, and the lock that keeps a second process out."""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lewel.errors import UserError
+from lewel.train.checkpoint import write_atomically
+
+
+class RunFolder:
+    """Names of everything in a run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.backbone = path / "backbone.safetensors"
+        self.heads = path / "heads.safetensors"
+        self.card = path / "card.json"
+        self.bad_images = path / "bad_images.jsonl"
+        self.views = path / "views.png"
+        self._lock: TextIO | None = None
+
+    def open(self) -> None:
+        """Make the folder and hold it for this process."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--out {self.path} is a file, expected a folder.")
+        if self.path.exists() and not self.config.exists() and any(self.path.iterdir()):
+            raise UserError(
+                f"--out {self.path} holds other files and no run: choose a new or empty folder."
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+        except OSError as error:
+            raise UserError(f"--out {self.path} cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"Another process is training in {self.path}: wait for it, or choose another --out."
+            ) from None
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def export(self, backbone: nn.Module, head: nn.Module, card: dict[str, Any]) -> None:
+        """Write the backbone with its own names, the head, and the card that describes both."""
+        about = {"lewel": json.dumps(card)}
+        write_weights(self.backbone, backbone, about)
+        write_weights(self.heads, head, about)
+        text = json.dumps(card, indent=2) + "\n"
+        write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def write_weights(path: Path, module: nn.Module, about: dict[str, str]) -> None:
+    """All tensors of a module as one safetensors file, never half-written."""
+    tensors: dict[str, Tensor] = {
+        name: value.detach().to("cpu", memory_format=torch.contiguous_format)
+        for name, value in module.state_dict().items()
+    }
+    write_atomically(path, lambda aside: save_file(tensors, aside, metadata=about))

@@ -1,0 +1,25 @@
+"""Small things that many tests share."""
+
+import pytest
+import torch
+
+from lewel.nn.backbone import Backbone, build_resnet
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
+def small_backbone(width: int = 8) -> Backbone:
+    """A real but tiny ResNet: 16 px images give 2x2 positions of 8 * width channels."""
+    return Backbone(build_resnet("resnet10", stem="tiny", width=width), 8)
+
+
+def randomise_statistics(module: torch.nn.Module) -> None:
+    """Give batch norm buffers values that a mistake would show."""
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(0, 0.3)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 2)

@@ -1,0 +1,80 @@
+"""The teacher follows the student and is never trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from lewel.nn.heads import CoupledHead, Encoder, GlobalHead
+from lewel.nn.teacher import Teacher
+from tests.conftest import randomise_statistics, small_backbone
+
+
+def encoder() -> Encoder:
+    return Encoder(small_backbone(), GlobalHead(64, 12, 8))
+
+
+def test_an_eman_teacher_stays_in_eval_after_train() -> None:
+    teacher = Teacher(encoder(), "eman")
+    outer = nn.ModuleDict({"teacher": teacher}).train()
+    assert outer.training
+    assert not any(module.training for module in teacher.modules())
+
+
+def test_an_ema_teacher_normalises_with_its_own_batches() -> None:
+    teacher = Teacher(encoder(), "ema").train()
+    images = torch.randn(4, 3, 16, 16)
+    before = teacher.network.backbone.net.bn1.running_mean.clone()
+    teacher(images)
+    assert not torch.equal(before, teacher.network.backbone.net.bn1.running_mean)
+
+
+def test_eman_starts_with_untrained_statistics() -> None:
+    buffers = dict(Teacher(encoder(), "eman").network.named_buffers())
+    assert all((b == 0).all() for n, b in buffers.items() if n.endswith("running_mean"))
+    assert all((b == 1).all() for n, b in buffers.items() if n.endswith("running_var"))
+
+
+@pytest.mark.parametrize("statistics", ["ema", "eman"])
+def test_the_update_is_the_moving_average(statistics: str) -> None:
+    student = encoder().double()
+    teacher = Teacher(student, statistics)
+    randomise_statistics(student)
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    student.backbone.net.bn1.num_batches_tracked += 5
+    before = {name: value.clone() for name, value in teacher.network.state_dict().items()}
+    teacher.update(student, 0.9)
+    parameters = dict(student.named_parameters())
+    for name, value in teacher.network.state_dict().items():
+        followed = name in parameters or (statistics == "eman" and value.is_floating_point())
+        target = student.state_dict()[name]
+        if followed:
+            assert torch.allclose(value, 0.9 * before[name] + 0.1 * target, atol=1e-12), name
+        elif not value.is_floating_point():
+            assert torch.equal(value, target if statistics == "eman" else before[name]), name
+        else:
+            assert torch.equal(value, before[name]), name
+
+
+def test_one_pass_over_both_views_equals_two() -> None:
+    head = CoupledHead(64, 12, 8, aligned_dim=6, groups=2)
+    teacher = Teacher(Encoder(small_backbone(), head), "eman").double()
+    randomise_statistics(teacher)
+    views = [torch.randn(3, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
+    for together, view in zip(teacher(*views), views, strict=True):
+        for part, alone in zip(together, teacher.network(view), strict=True):
+            assert torch.allclose(part, alone, atol=1e-12)
+
+
+def test_momentum_one_never_moves_and_zero_copies() -> None:
+    student = encoder()
+    teacher = Teacher(student, "eman")
+    with torch.no_grad():
+        student.head.project.first.weight.add_(1)
+    before = teacher.network.head.project.first.weight.clone()
+    teacher.update(student, 1.0)
+    assert torch.equal(teacher.network.head.project.first.weight, before)
+    teacher.update(student, 0.0)
+    weights = teacher.network.head.project.first.weight
+    assert torch.equal(weights, student.head.project.first.weight)

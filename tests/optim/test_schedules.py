@@ -1,0 +1,37 @@
+"""Schedules are pure functions of progress."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lewel.optim.schedules import cosine, learning_rate, teacher_momentum
+
+
+def test_cosine_goes_from_start_to_end() -> None:
+    assert cosine(2.0, 1.0, 0.0) == 2.0
+    assert cosine(2.0, 1.0, 0.5) == pytest.approx(1.5)
+    assert cosine(2.0, 1.0, 1.0) == pytest.approx(1.0)
+
+
+def test_the_rate_warms_up_linearly_and_falls_to_zero() -> None:
+    def rate(progress: float) -> float:
+        return learning_rate(0.4, progress, warmup=0.1, schedule="cosine")
+
+    assert rate(0.0) == 0.0
+    assert rate(0.05) == pytest.approx(0.2)
+    assert rate(0.1) == pytest.approx(0.4)
+    assert rate(0.55) == pytest.approx(0.2)
+    assert rate(1.0) == pytest.approx(0.0)
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_the_rate_stays_between_zero_and_the_peak(progress: float, warmup: float) -> None:
+    for schedule in ("constant", "cosine"):
+        value = learning_rate(3.0, progress, warmup=warmup, schedule=schedule)
+        assert -1e-12 <= value <= 3.0 + 1e-12
+
+
+def test_the_teachers_momentum_rises_to_one() -> None:
+    assert teacher_momentum(0.98, 0.0, "cosine") == pytest.approx(0.98)
+    assert teacher_momentum(0.98, 1.0, "cosine") == pytest.approx(1.0)
+    assert teacher_momentum(0.98, 0.7, "constant") == 0.98

@@ -1,0 +1,197 @@
+"""Every photometric operation against torchvision's, on float tensors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2.functional as reference
+
+from lewel.data import augment
+from lewel.data.views import (
+    BLUR_SIGMA,
+    BRIGHTNESS,
+    CONTRAST,
+    GREY,
+    HUE,
+    ORDER,
+    SATURATION,
+    SOLARISE,
+    ViewRecipe,
+    draw_view,
+)
+from lewel.ops.randomness import generator
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TOLERANCE = 1e-5
+
+Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+OPERATIONS = {
+    BRIGHTNESS: (augment.adjust_brightness, reference.adjust_brightness),
+    CONTRAST: (augment.adjust_contrast, reference.adjust_contrast),
+    SATURATION: (augment.adjust_saturation, reference.adjust_saturation),
+    HUE: (augment.adjust_hue, reference.adjust_hue),
+}
+
+
+def images_of(kind: str, batch: int, height: int = 17, width: int = 22) -> torch.Tensor:
+    """Float images (B, 3, H, W) of a kind that an operation might trip over."""
+    draw = torch.Generator().manual_seed(height * width)
+    random = torch.rand(batch, 3, height, width, generator=draw)
+    match kind:
+        case "random":
+            return random
+        case "eight bit":  # exact ties between channels
+            return random.mul(5).floor().div(5)
+        case "grey":
+            return random[:, :1].expand(-1, 3, -1, -1).contiguous()
+        case "black":
+            return torch.zeros_like(random)
+        case "white":
+            return torch.ones_like(random)
+        case "saturated":  # every channel 0 or 1
+            return random.round()
+    raise AssertionError(kind)
+
+
+KINDS = ("random", "eight bit", "grey", "black", "white", "saturated")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_jitter_operations(operation: int, kind: str) -> None:
+    factors = [0.0, 0.2, 0.6, 1.0, 1.4, 2.0, 10.0]
+    if operation == HUE:
+        factors = [-0.5, -1 / 3, -1 / 6, -0.1, 0.0, 0.03, 0.1, 1 / 6, 1 / 3, 0.5]
+    images = images_of(kind, len(factors))
+    before = images.clone()
+    ours, theirs = OPERATIONS[operation]
+    expected = torch.stack([theirs(x, f) for x, f in zip(images, factors, strict=True)])
+    got = ours(images, torch.tensor(factors))
+    torch.testing.assert_close(got, expected, rtol=0, atol=TOLERANCE)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grey_solarise_and_normalise(kind: str) -> None:
+    images = images_of(kind, 3)
+    grey = reference.rgb_to_grayscale(images, num_output_channels=3)
+    torch.testing.assert_close(augment.to_grey(images), grey, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(augment.solarise(images), reference.solarize(images, 0.5))
+    normal = reference.normalize(images, list(MEAN), list(STD))
+    torch.testing.assert_close(augment.normalise(images, MEAN, STD), normal)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kernel_size"),
+    [(64, 64, 7), (33, 33, 3), (2, 2, 3), (12, 12, 23), (65, 130, 7), (224, 224, 23), (7, 200, 9)],
+)
+def test_blur(height: int, width: int, kernel_size: int) -> None:
+    sigma = [0.1, 0.37, 1.0, 2.0, 40.0]
+    images = images_of("random", len(sigma), height, width)
+    expected = torch.stack(
+        [
+            reference.gaussian_blur(x, [kernel_size, kernel_size], [s, s])
+            for x, s in zip(images, sigma, strict=True)
+        ]
+    )
+    got = augment.gaussian_blur(images, torch.tensor(sigma), kernel_size)
+    torch.testing.assert_close(got, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("size", "kernel_size"), [(224, 23), (64, 7), (32, 3), (8, 3), (96, 9)])
+def test_blur_kernel_is_a_tenth_of_the_image(size: int, kernel_size: int) -> None:
+    assert augment.blur_kernel_size(size) == kernel_size
+
+
+def one_by_one(pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """What `distort` must equal: torchvision's operations on one sample after the other."""
+    results = []
+    for image, draw in zip(pixels, draws, strict=True):
+        x = reference.to_dtype(image, torch.float32, scale=True)
+        for operation in draw[ORDER].int().tolist():
+            if operation >= 0:
+                x = OPERATIONS[operation][1](x, draw[operation].item())
+        if draw[GREY]:
+            x = reference.rgb_to_grayscale(x, num_output_channels=3)
+        if draw[BLUR_SIGMA] > 0:
+            kernel_size = augment.blur_kernel_size(image.shape[-1])
+            x = reference.gaussian_blur(x, [kernel_size] * 2, [draw[BLUR_SIGMA].item()] * 2)
+        if draw[SOLARISE]:
+            x = reference.solarize(x, 0.5)
+        results.append(reference.normalize(x, list(MEAN), list(STD)))
+    return torch.stack(results)
+
+
+RECIPES = {
+    "byol first": ViewRecipe(),
+    "byol second": ViewRecipe(blur=0.1, solarise=0.2),
+    "moco": ViewRecipe(jitter=(0.4, 0.4, 0.4, 0.1), blur=0.5),
+    "strong": ViewRecipe(jitter=(1.0, 1.0, 1.0, 0.5), jitter_probability=1, grey=0.5, solarise=0.5),
+    "no hue": ViewRecipe(jitter=(0.4, 0.4, 0.4, 0.0)),
+    "no brightness, no saturation": ViewRecipe(jitter=(0.0, 0.4, 0.0, 0.1)),
+    "hue alone": ViewRecipe(jitter=(0.0, 0.0, 0.0, 0.3)),
+    "nothing": ViewRecipe(jitter_probability=0, grey=0, blur=0),
+}
+
+
+def batch_of(recipe: ViewRecipe, batch: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    pixels = generator(0, size).integers(0, 256, (batch, 3, size, size), dtype=np.uint8)
+    draws = [draw_view(recipe, size, size, generator(1, i)).distortion for i in range(batch)]
+    return torch.from_numpy(pixels), torch.from_numpy(np.stack(draws))
+
+
+@pytest.mark.parametrize("size", [8, 33, 64])
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_distort(recipe: ViewRecipe, size: int) -> None:
+    pixels, draws = batch_of(recipe, 48, size)
+    before = pixels.clone()
+    got = augment.distort(pixels, draws, MEAN, STD)
+    # Solarising is continuous but a jittered pixel's rounding is divided by the deviation.
+    torch.testing.assert_close(got, one_by_one(pixels, draws), rtol=0, atol=TOLERANCE / min(STD))
+    assert torch.equal(pixels, before)
+
+
+def test_distort_at_full_size() -> None:
+    pixels, draws = batch_of(RECIPES["byol second"], 6, 224)
+    got = augment.distort(pixels, draws, MEAN, STD)
+    torch.testing.assert_close(got, one_by_one(pixels, draws), rtol=0, atol=TOLERANCE / min(STD))
+    assert got.is_contiguous()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_distort_on_a_gpu() -> None:
+    pixels, draws = batch_of(RECIPES["byol second"], 48, 64)
+    got = augment.distort(pixels.cuda(), draws, MEAN, STD)
+    assert got.is_cuda
+    expected = augment.distort(pixels, draws, MEAN, STD)
+    torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=1e-4)
+
+
+def test_distort_of_both_views_at_once() -> None:
+    first, second = (batch_of(RECIPES[name], 12, 32) for name in ("byol first", "byol second"))
+    pixels, draws = (torch.cat(pair) for pair in zip(first, second, strict=True))
+    parts = [augment.distort(*part, MEAN, STD) for part in (first, second)]
+    assert torch.equal(augment.distort(pixels, draws, MEAN, STD), torch.cat(parts))
+
+
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    pixels, draws = batch_of(RECIPES["byol first"], 20, 64)
+    whole = augment.distort(pixels, draws, MEAN, STD)
+    parts = [augment.distort(pixels[i : i + 3], draws[i : i + 3], MEAN, STD) for i in (0, 3, 6)]
+    assert torch.equal(whole[:9], torch.cat(parts))
+
+
+def test_distort_ignores_memory_layout_and_autocast() -> None:
+    pixels, draws = batch_of(RECIPES["byol first"], 6, 32)
+    expected = augment.distort(pixels, draws, MEAN, STD)
+    interleaved = pixels.contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = augment.distort(interleaved, draws, MEAN, STD)
+    assert got.dtype == torch.float32
+    assert torch.equal(got, expected)
+
+
+def test_distort_of_no_images() -> None:
+    pixels, draws = batch_of(RECIPES["byol first"], 2, 32)
+    assert augment.distort(pixels[:0], draws[:0], MEAN, STD).shape == (0, 3, 32, 32)
