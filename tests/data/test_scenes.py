@@ -1,4 +1,4 @@
-"""The world is a pure function of its key, fast to draw, and a real problem: only the objects tell."""
+"""The world is a pure function of its key, fast to draw, and a problem that only objects solve."""
 
 import time
 
@@ -31,7 +31,7 @@ def erased(split: str, length: int) -> torch.Tensor:
 def neighbour_accuracy(
     bank: torch.Tensor, bank_labels: torch.Tensor, queries: torch.Tensor, labels: torch.Tensor
 ) -> float:
-    """The share of queries (N, D) whose 20 nearest in the bank (M, D) by angle vote for the label."""
+    """The share of queries (N, D) whose 20 nearest of the bank (M, D) vote for their label."""
     centre = bank.mean(0)
     bank, queries = F.normalize(bank - centre, dim=1), F.normalize(queries - centre, dim=1)
     nearest = (queries @ bank.T).topk(20).indices
@@ -49,7 +49,7 @@ def histograms(images: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def train() -> tuple[torch.Tensor, torch.Tensor]:
-    return images_of("train", 12_000)
+    return images_of("train", 4_000)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,8 @@ def test_the_resolution_only_samples_the_scene() -> None:
         assert fine.label == coarse.label == draw_scene(0, "train", index, 224).label
         halved = fine.image.reshape(64, 2, 64, 2, 3).mean((1, 3))
         errors.append(np.abs(halved - coarse.image).mean())
-        if np.array_equal(fine.classes, coarse.classes):
-            assert np.abs(fine.boxes / 2 - coarse.boxes).max() <= 2
+        largest = [scene.boxes[scene.masks.sum((1, 2)).argmax()] for scene in (fine, coarse)]
+        assert np.abs(largest[0] / 2 - largest[1]).max() <= 2
     assert np.mean(errors) < 2
     assert np.max(errors) < 5
 
@@ -176,7 +176,7 @@ def test_a_core_draws_a_thousand_images_a_second() -> None:
 def test_colour_and_ground_tell_nothing(
     train: tuple[torch.Tensor, torch.Tensor], val: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    bank, bank_labels = train[0][:4_000], train[1][:4_000]
+    bank, bank_labels = train[0], train[1]
     margin = 3 * (CHANCE * (1 - CHANCE) / len(val[0])) ** 0.5
     for name, ours, theirs in (
         ("mean colour", bank.float().mean((2, 3)), val[0].float().mean((2, 3))),
@@ -199,45 +199,43 @@ def test_an_untrained_backbone_does_not_solve_it(
     model.fc = nn.Identity()  # type: ignore[assignment]
     features = []
     with torch.no_grad():
-        for images in (train[0][:4_000], val[0][:1_000]):
+        for images in (train[0], val[0][:1_000]):
             chunks = [model((chunk.float() - 128) / 64) for chunk in images.split(250)]
             features.append(torch.cat(chunks))
-    accuracy = neighbour_accuracy(features[0], train[1][:4_000], features[1], val[1][:1_000])
+    accuracy = neighbour_accuracy(features[0], train[1], features[1], val[1][:1_000])
     print(f"untrained resnet18: {accuracy:.3f}")
     assert accuracy < 0.35
 
 
-def test_a_small_supervised_network_solves_it(
-    train: tuple[torch.Tensor, torch.Tensor], val: tuple[torch.Tensor, torch.Tensor]
-) -> None:
+def test_a_small_supervised_network_solves_it() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for before, after, stride in ((3, 32, 2), (32, 64, 2), (64, 128, 2), (128, 128, 1)):
-        layers += [
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-        ]
-    model = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(128, 10))
-    images, labels = train
-    epochs, batch = 10, 100
-    steps = epochs * len(images) // batch
+    for before, after, stride in ((3, 24, 2), (24, 48, 2), (48, 96, 2), (96, 96, 1)):
+        convolution = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(96, 10))
+    model.to(memory_format=torch.channels_last)
+    (images, labels), (queries, answers) = (
+        images_of("train", 10_000, 48),
+        images_of("val", 2_000, 48),
+    )
+    epochs, batch = 4, 50
     optimiser = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, steps)
+    steps = epochs * len(images) // batch
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 6e-3, steps)
     start = time.process_time()
-    for _ in range(epochs):
-        for chunk in torch.randperm(len(images)).split(batch):
-            inputs = (images[chunk].float() - 128) / 64
-            if torch.rand(()) < 0.5:  # a mirrored scene is as good a scene
-                inputs = inputs.flip(3)
-            loss = F.cross_entropy(model(inputs), labels[chunk])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
+    for step in range(steps):
+        chunk = torch.arange(step * batch, (step + 1) * batch) % len(images)
+        inputs = ((images[chunk].float() - 128) / 64).rot90(step // 200 % 4, (2, 3))
+        loss = F.cross_entropy(model(inputs), labels[chunk])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    seconds = time.process_time() - start
     model.eval()
     with torch.no_grad():
-        guesses = torch.cat([model((c.float() - 128) / 64) for c in val[0].split(250)]).argmax(1)
-    accuracy = (guesses == val[1]).float().mean().item()
-    print(f"supervised: {accuracy:.3f} after {time.process_time() - start:.0f} s of processor time")
+        guesses = torch.cat([model((chunk.float() - 128) / 64) for chunk in queries.split(250)])
+    accuracy = (guesses.argmax(1) == answers).float().mean().item()
+    print(f"supervised: {accuracy:.3f} after {seconds:.0f} s of processor time")
     assert accuracy > 0.9

@@ -29,9 +29,8 @@ WORLD = 0x5CE7E5  # keeps our streams apart from others keyed by (seed, epoch, i
 OTHERS = 2  # at most so many class objects beside the main one
 BELOW, ABOVE = 3, 1  # distractors beneath and on top of the objects
 WAVES = 12  # of the ground's texture
-MAIN_RADII, OTHER_RADII, DISTRACTOR_RADII = (0.22, 0.34), (0.08, 0.13), (0.025, 0.06)
 THINGS = 1 + OTHERS + BELOW + ABOVE
-NUMBERS = 13  # uniform numbers a row; a scene is a table of a row for each thing in it
+NUMBERS = 15  # uniform numbers a row; a scene is a table of a row for each thing in it
 
 
 class Scene(NamedTuple):
@@ -44,6 +43,15 @@ class Scene(NamedTuple):
     masks: npt.NDArray[np.bool_]  # (M, S, S): visible pixels
 
 
+class Role(NamedTuple):
+    """What things of a kind may be: their figures from `first` up to `last`, sizes and places."""
+
+    first: int
+    last: int
+    radii: Range
+    places: Range
+
+
 class Thing(NamedTuple):
     """An object or a distractor in unit coordinates; `figure` indexes FIGURES."""
 
@@ -54,6 +62,7 @@ class Thing(NamedTuple):
     turn: float
     pitch: float
     phase: float
+    balance: float
     colours: Plane
 
 
@@ -153,13 +162,18 @@ FIGURES: tuple[tuple[str, Figure, float], ...] = (
     ("wedge", _wedge, 1.3),
 )
 CLASSES: tuple[str, ...] = tuple(name for name, _, _ in FIGURES[:10])
+# The main object is never far from the middle: were it anywhere, its place would be shared by two
+# crops of a scene, and a network would learn the place, which is easier than the class.
+MAIN = Role(0, len(CLASSES), (0.24, 0.36), (0.38, 0.62))
+OTHER = Role(0, len(CLASSES), (0.08, 0.13), (0.05, 0.95))
+DISTRACTOR = Role(len(CLASSES), len(FIGURES), (0.025, 0.06), (0.0, 1.0))
 
 
 def _between(low: float, high: float, number: float) -> float:
     return low + (high - low) * number
 
 
-def _colours(tones: Plane, chroma: float, hues: Plane) -> Plane:
+def _colours(tones: Plane, chroma: float | Plane, hues: Plane) -> Plane:
     """Colours (..., 3, 1, 1) of 0..255 of given lightness, tinted towards hues of [0, 1]."""
     channels = np.array([0, 1 / 3, 2 / 3], np.float32)
     tints = np.cos((2 * pi) * (hues[..., None] - channels))
@@ -170,23 +184,27 @@ def _colours(tones: Plane, chroma: float, hues: Plane) -> Plane:
 def _palette(rows: Plane) -> Plane:
     """Two colours (N, 2, 3, 1, 1) for each of N things, decided by their rows."""
     # One light and one dark colour, in either order: both stand out from the medium ground, so
-    # that no outline is lost; the tints are mild, so that a colour is a poor key to a scene.
+    # that no outline is lost. Their hues are about opposite, so that the mean is near grey: a tint
+    # that survives in every crop would be learned in place of the class. Not quite opposite, and
+    # of any strength: else the mean would tell which classes are half light and half dark.
     light_first = (rows[:, 7:8] < 0.5) == np.array([True, False])
-    tones = np.where(light_first, 0.72, 0.1) + 0.18 * rows[:, 8:10]
-    return _colours(tones, 0.07, rows[:, 10:12]).astype(np.float32)
+    tones = np.where(light_first, 0.7, 0.05) + 0.25 * rows[:, 8:10]
+    hues = rows[:, 10:11] + np.array([0, 0.5]) + np.array([-0.2, 0.2]) * (rows[:, 12:13] - 0.5) * 2
+    chroma = 0.03 + 0.09 * rows[:, 13, None, None]
+    return _colours(tones, chroma, hues).astype(np.float32)
 
 
-def _thing(row: list[float], colours: Plane, first: int, last: int, radii: Range) -> Thing:
-    """A thing with a figure from `first` up to `last`, decided by a row of uniform numbers."""
-    radius = _between(*radii, row[1])
+def _thing(row: list[float], colours: Plane, role: Role) -> Thing:
+    """A thing in its role, decided by a row of uniform numbers."""
     return Thing(
-        figure=first + int((last - first) * row[0]),
-        x=_between(0.9 * radius, 1 - 0.9 * radius, row[2]),
-        y=_between(0.9 * radius, 1 - 0.9 * radius, row[3]),
-        radius=radius,
+        figure=role.first + int((role.last - role.first) * row[0]),
+        x=_between(*role.places, row[2]),
+        y=_between(*role.places, row[3]),
+        radius=_between(*role.radii, row[1]),
         turn=2 * pi * row[4],
         pitch=_between(7.0, 10.0, row[5]),
         phase=2 * pi * row[6],
+        balance=_between(-0.3, 0.3, row[14]),
         colours=colours,
     )
 
@@ -211,7 +229,7 @@ def _centres(size: int) -> Plane:
 def _ground(rows: Plane, size: int) -> Plane:
     """A medium grey under a weak texture of K tinted plane waves, decided by K rows (3, S, S)."""
     # One wave in each band of frequencies, and none of less than two periods: all grounds have
-    # the same mean and spectrum, so that two crops are not known as a pair by their ground.
+    # the same tint and spectrum, so that two crops are not known as a pair by their ground.
     frequency = (2 * pi) * (2 + 7 * (np.arange(WAVES, dtype=np.float32) + rows[:, 0]) / WAVES)
     direction, phase = (2 * pi) * rows[:, 1], (2 * pi) * rows[:, 2]
     amplitude = _colours(np.full(WAVES, 0.018, np.float32), 0.015, rows[:, 3])[..., 0].T
@@ -223,7 +241,7 @@ def _ground(rows: Plane, size: int) -> Plane:
         np.cos(np.concatenate((w, w + q), 1)) for w, q in ((across, pi / 2), (down, -pi / 2))
     ]
     canvas: Plane = (np.tile(amplitude, 2).swapaxes(0, 1) * factors[1]) @ factors[0].T
-    canvas += 127.5
+    canvas += 255 * _between(0.4, 0.6, float(rows[0, 4]))
     return canvas
 
 
@@ -250,7 +268,7 @@ def _paint(canvas: Plane, owner: npt.NDArray[np.uint8] | None, thing: Thing, num
     distance += 0.5
     cover = _clip(distance, 1.0)
     wave *= 2.0  # a structure has soft edges of its own, which are the same at all resolutions
-    wave += 0.5
+    wave += 0.5 + 2.0 * thing.balance
     first, second = thing.colours
     paint = (second - first) * _clip(wave, 1.0)
     paint += first
@@ -266,13 +284,12 @@ def _compose(seed: int, split: str, index: int) -> tuple[list[Thing], Plane]:
     """The things of a scene from the lowest to the topmost, and the rows of its ground."""
     numbers = generator(*_key(seed, split, index)).random((THINGS + WAVES, NUMBERS))
     rows, palette = numbers.tolist(), _palette(numbers[:THINGS])
-    kinds, figures = len(CLASSES), len(FIGURES)
-    things = [_thing(rows[0], palette[0], 0, kinds, MAIN_RADII)]
-    for i in range(1, 1 + int((OTHERS + 1) * rows[0][12])):
-        things.insert(0, _thing(rows[i], palette[i], 0, kinds, OTHER_RADII))
+    things = [_thing(rows[0], palette[0], MAIN)]
+    for i in range(1, 1 + int((OTHERS + 1) * rows[0][11])):
+        things.insert(0, _thing(rows[i], palette[i], OTHER))
     for i in range(1 + OTHERS, THINGS):
-        distractor = _thing(rows[i], palette[i], kinds, figures, DISTRACTOR_RADII)
-        things.insert(0 if i <= OTHERS + BELOW else len(things), distractor)
+        place = 0 if i <= OTHERS + BELOW else len(things)
+        things.insert(place, _thing(rows[i], palette[i], DISTRACTOR))
     return things, numbers[THINGS:].astype(np.float32)
 
 

@@ -37,7 +37,7 @@ class BYOL(Method):
         loss = normalised_mse(self.predict(one.pooled), target2.pooled) + normalised_mse(
             self.predict(two.pooled), target1.pooled
         )
-        return Step(loss, {"spread": spread(one.pooled)})
+        return Step(loss, {"spread": spread(one.pooled), "target_spread": spread(target1.pooled)})
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = teacher_momentum(self.momentum, progress, self.momentum_schedule)

@@ -52,7 +52,7 @@ class LewelB(Method):
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
         target1, target2 = self.teacher(*views)
         one, two = (self.student(view) for view in views)
-        logs = {"spread": spread(one.pooled)}
+        logs = {"spread": spread(one.pooled), "target_spread": spread(target1.pooled)}
         if self.aligned_weight == 0:
             return Step(self.global_loss(one, target2) + self.global_loss(two, target1), logs)
         aligned = self.aligned_loss(one, target2) + self.aligned_loss(two, target1)

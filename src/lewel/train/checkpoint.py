@@ -1,10 +1,11 @@
 """Checkpoints that are whole or not there: written aside, flushed to disk, then renamed."""
 
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -66,12 +67,12 @@ class Checkpoints:
         """The newest checkpoint that is whole, or None where there is none."""
         for path in reversed(self.paths()):
             try:
-                with zipfile.ZipFile(path) as archive:
+                with ZipFile(path) as archive:
                     damaged = archive.testzip()
                 if damaged is None:
                     state: State = torch.load(path, map_location="cpu", weights_only=True)
                     return state
-            except (zipfile.BadZipFile, RuntimeError, EOFError, OSError) as error:
+            except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
                 damaged = str(error).splitlines()[0]
             say(f"{path.name} is damaged ({damaged}): trying the one before it.")
         if self.paths():

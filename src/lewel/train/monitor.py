@@ -22,16 +22,21 @@ class CollapseWatch:
         self.say, self.warned = say, False
 
     def look(self, lines: list[dict[str, Any]]) -> None:
-        spreads = [line["spread"] for line in lines if "spread" in line]
-        if not spreads:
+        """Judge the steps reported last, by the student's and the teacher's embeddings."""
+        means = [
+            sum(line[name] for line in lines) / len(lines)
+            for name in ("spread", "target_spread")
+            if lines and all(name in line for line in lines)
+        ]
+        if not means:
             return
-        mean = sum(spreads) / len(spreads)
-        if mean < COLLAPSED and not self.warned:
+        lowest = min(means)
+        if lowest < COLLAPSED and not self.warned:
             self.say(
-                f"Collapse: all images get nearly the same embedding (spread {mean:.3f}, healthy "
-                "is near 1). Lower --optim.lr, raise --teacher.momentum or the batch size."
+                f"Collapse: all images get nearly the same embedding (spread {lowest:.3f}, healthy "
+                "is near 1). Lower --optim.lr, raise the batch size, or change --teacher.momentum."
             )
-        self.warned = mean < COLLAPSED
+        self.warned = lowest < COLLAPSED
 
 
 class FiniteWatch:

@@ -1,0 +1,156 @@
+"""Full disks, damaged checkpoints, bad images, numbers that stop being finite."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lewel.errors import RunError
+from lewel.losses import cosine
+from lewel.methods import lewel_b
+from lewel.train import checkpoint
+from lewel.train.checkpoint import Checkpoints
+from lewel.train.monitor import BadImages, CollapseWatch
+from tests.running import metrics, tiny_run
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Checkpoints(tmp_path, keep=2)
+    store.save(1, {"step": 1, "weights": torch.ones(3)})
+    real = torch.save
+
+    def fill(state: object, path: Path) -> None:
+        buffer = io.BytesIO()
+        real(state, buffer)
+        Path(path).write_bytes(buffer.getvalue()[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.torch, "save", fill)
+    with pytest.raises(RunError, match=r"No space left on device.*step-000000001.pt is whole"):
+        store.save(2, {"step": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.pt"]
+    state = store.load(print)
+    assert state is not None
+    assert state["step"] == 1
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=2)
+    for step in range(5):
+        store.save(step, {"step": step})
+    assert [path.name for path in store.paths()] == ["step-000000003.pt", "step-000000004.pt"]
+
+
+def test_a_damaged_checkpoint_is_said_and_passed_over(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        store.save(step, {"step": step, "weights": torch.randn(1000)})
+    newest = store.paths()[-1]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    newest.write_bytes(content)
+    store.paths()[-2].write_bytes(b"")
+    said: list[str] = []
+    state = store.load(said.append)
+    assert state is not None
+    assert state["step"] == 1
+    assert len(said) == 2
+    assert "step-000000003.pt is damaged" in said[0]
+    for path in store.paths():
+        path.write_bytes(b"nothing")
+    with pytest.raises(RunError, match="No checkpoint"):
+        store.load(said.append)
+
+
+def test_a_checkpoint_never_runs_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path(tmp_path / "owned").write_text, ("x",))
+
+    torch.save({"step": 1, "payload": Evil()}, tmp_path / "step-000000001.pt")
+    with pytest.raises(RunError, match="No checkpoint"):
+        Checkpoints(tmp_path, 1).load(print)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_before_anything_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = 0
+
+    def breaks(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        loss = cosine.normalised_mse(prediction, target)
+        return loss * float("nan") if calls > 20 else loss  # four calls a step: at step 6
+
+    monkeypatch.setattr(lewel_b, "normalised_mse", breaks)
+    assert tiny_run(tmp_path / "run", "--epochs", "4") == 1
+    assert "The loss stopped being finite" in capsys.readouterr().err
+    kept = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert sorted(kept) == ["step-000000000.pt", "step-000000004.pt"]
+    assert all(np.isfinite(line.get("loss", 0)) for line in metrics(tmp_path / "run"))
+
+
+def photos(folder: Path, good: int, bad: int) -> Path:
+    folder.mkdir()
+    for index in range(good):
+        pixels = np.random.default_rng(index).integers(0, 255, (20, 24, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index:03d}.jpg")
+    for index in range(bad):
+        (folder / f"bad{index:03d}.jpg").write_bytes(b"\xff\xd8\xff no picture")
+    return folder
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_bad_images_are_replaced_counted_and_listed(
+    tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = photos(tmp_path / "photos", 118, 2)
+    flags = ("--epochs", "2", "--workers", workers, "--limit", "200")
+    assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 0
+    lines = (tmp_path / "run" / "bad_images.jsonl").read_text().splitlines()
+    assert {json.loads(line)["image"] for line in lines} == {"bad000.jpg", "bad001.jpg"}
+    assert len(lines) == 2
+    assert "2 unreadable images" in capsys.readouterr().out
+    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(31))
+
+
+def test_too_many_bad_images_stop_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = photos(tmp_path / "photos", 100, 20)
+    flags = ("--epochs", "2", "--limit", "200")
+    assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1
+    said = capsys.readouterr().err
+    assert "could not be read, more than 5%" in said
+    assert "bad_images.jsonl" in said
+
+
+def test_the_list_of_bad_images_survives_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    BadImages(path, 1000).look([(3, "a\tb\n.jpg", "empty file")], seen=500)
+    again = BadImages(path, 1000)
+    again.look([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")], seen=600)
+    assert again.bad == {3, 4}
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_collapse_is_said_once_in_plain_words() -> None:
+    said: list[str] = []
+    watch = CollapseWatch(said.append)
+    watch.look([{"spread": 0.8, "target_spread": 0.9}])
+    assert said == []
+    watch.look([{"spread": 0.05, "target_spread": 0.9}])
+    watch.look([{"spread": 0.04, "target_spread": 0.9}])
+    assert len(said) == 1
+    assert "nearly the same embedding" in said[0]
+    watch.look([{"spread": 0.9, "target_spread": 0.9}])
+    watch.look([{"spread": 0.9, "target_spread": 0.02}])
+    assert len(said) == 2

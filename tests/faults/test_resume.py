@@ -1,0 +1,123 @@
+"""Whatever ends a run, the same command goes on from where it was, and ends at the same numbers."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.running import metrics, start_process, tiny_run
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "backbone.safetensors") | load_file(out / "heads.safetensors")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+    losses = [[line.get("loss") for line in metrics(run)] for run in (one, other)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_killed_run_resumes_exactly(tmp_path: Path, workers: str) -> None:
+    flags = ("--epochs", "40", "--checkpoint-minutes", "0.001", "--workers", workers)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert tiny_run(whole, "--epochs", "40") == 0
+
+    process = start_process(killed, *flags)
+    wanted = random.Random().randint(8, 60)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        done = sorted((killed / "checkpoints").glob("step-*.pt"))
+        if done and int(done[-1].stem.removeprefix("step-")) >= wanted:
+            break
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
+
+    again = start_process(killed, *flags)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, said
+    resumed = int(said.split("resumed at step ")[1].split()[0])
+    assert wanted <= resumed < 160
+    assert [line["step"] for line in metrics(killed)] == list(range(161))
+    assert_same_run(whole, killed)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    flags = ("--epochs", "40", "--workers", "1")
+    process = start_process(tmp_path / "run", *flags)
+    while not metrics_grow(tmp_path / "run"):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert "run the same command again to go on" in said
+    assert "Traceback" not in said
+    stopped = metrics(tmp_path / "run")[-1]["step"]
+    assert 0 < stopped < 160
+
+    again = start_process(tmp_path / "run", *flags)
+    said, _ = again.communicate(timeout=120)
+    assert f"resumed at step {stopped}" in said
+    assert tiny_run(tmp_path / "whole", "--epochs", "40") == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def metrics_grow(out: Path) -> bool:
+    path = out / "metrics.jsonl"
+    return path.exists() and len(path.read_text().splitlines()) > 4
+
+
+def test_more_epochs_go_on_and_the_same_again_is_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert tiny_run(out, "--epochs", "1") == 0
+    before = weights(out)
+    assert tiny_run(out, "--epochs", "1") == 0
+    assert "This run is finished" in capsys.readouterr().out
+    assert tiny_run(out, "--epochs", "2") == 0
+    assert "resumed at step 4" in capsys.readouterr().out
+    assert [line["step"] for line in metrics(out)] == list(range(9))
+    assert any(not torch.equal(value, before[name]) for name, value in weights(out).items())
+
+
+def test_workers_do_not_change_the_numbers(tmp_path: Path) -> None:
+    assert tiny_run(tmp_path / "0", "--epochs", "2", "--workers", "0") == 0
+    assert tiny_run(tmp_path / "2", "--epochs", "2", "--workers", "2") == 0
+    assert_same_run(tmp_path / "0", tmp_path / "2")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--method", "byol"],
+        ["--optim.name", "sgd"],
+        ["--optim.name", "adamw", "--optim.lr", "0.001"],
+        ["--teacher.statistics", "ema"],
+        ["--accumulate", "2"],
+        ["--channels-last"],
+        ["--precision", "32", "--seed", "7"],
+    ],
+)
+def test_every_kind_of_run_resumes_exactly(tmp_path: Path, flags: list[str]) -> None:
+    assert tiny_run(tmp_path / "whole", "--epochs", "3", *flags) == 0
+    assert tiny_run(tmp_path / "cut", "--epochs", "3", *flags) == 0
+    for path in sorted((tmp_path / "cut" / "checkpoints").glob("*.pt"))[1:]:
+        path.unlink()  # as if it had been killed in its last epoch
+    assert tiny_run(tmp_path / "cut", "--epochs", "3", *flags) == 0
+    assert [line["step"] for line in metrics(tmp_path / "cut")] == list(range(13))
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")

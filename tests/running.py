@@ -1,0 +1,56 @@
+"""A real but tiny training run, as a command line and as a process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from lewel.cli import run
+
+TINY = {
+    "--backbone": "resnet10",
+    "--stem": "tiny",
+    "--width": "8",
+    "--image-size": "16",
+    "--batch-size": "8",
+    "--head.hidden": "16",
+    "--head.dim": "8",
+    "--head.aligned-dim": "8",
+    "--head.groups": "2",
+    "--optim.lr": "0.2",
+    "--optim.lr-batch-size": "8",
+    "--optim.warmup-epochs": "0",
+    "--knn.every": "0",
+    "--workers": "0",
+    "--log-every": "3",
+    "--accelerator": "cpu",
+    "--limit": "32",
+}
+
+
+def tiny_command(out: Path, *flags: str, data: str = "scenes") -> list[str]:
+    """The words of a command; flags given replace those of the tiny run."""
+    defaults = [word for pair in TINY.items() if pair[0] not in flags for word in pair]
+    return ["pretrain", data, "--out", str(out), *defaults, *flags]
+
+
+def tiny_run(out: Path, *flags: str, data: str = "scenes") -> int:
+    """Train in this process; the exit code."""
+    return run(tiny_command(out, *flags, data=data))
+
+
+def start_process(out: Path, *flags: str) -> "subprocess.Popen[str]":
+    """Train in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lewel", *tiny_command(out, *flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
