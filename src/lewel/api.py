@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 from torchvision.models import ResNet
@@ -33,7 +33,7 @@ from lewel.data.sources import Data, open_data
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.recipes import read_recipe
-from lewel.train.checkpoint import Checkpoints
+from lewel.train.checkpoint import Checkpoints, write_atomically
 from lewel.train.display import Display
 from lewel.train.folder import RunFolder
 from lewel.train.loop import Plan, Training, train
@@ -58,14 +58,25 @@ def pretrain(
     console = console or Console()
     config = configure(data, recipe, overrides)
     opened = open_data(config.data, image_size=config.image_size, limit=config.limit)
+    parts = Parts(config, opened)  # mistakes show before anything is written
     name = opened.unlabelled.name
     folder = RunFolder(Path(out) if out else Path("runs") / f"{name}-{config.method}")
     folder.open()
     try:
-        _run(config, opened, folder, console)
+        _run(parts, folder, console)
     finally:
         folder.close()
     return folder.path
+
+
+class Parts:
+    """What a configuration and its data give before a run folder is touched."""
+
+    def __init__(self, config: PretrainConfig, data: Data) -> None:
+        self.config, self.data = config, data
+        self.fabric = build_fabric(config)
+        self.plan = build_plan(config, len(data.unlabelled), self.fabric.device)
+        self.method = build_method(config)
 
 
 def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
@@ -82,10 +93,11 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
 def describe(config: PretrainConfig) -> dict[str, Any]:
     """What a run would be, without starting it: images, steps, parameters."""
     opened = open_data(config.data, image_size=config.image_size, limit=config.limit)
-    method, plan = build_method(config), build_plan(config, len(opened.unlabelled), CPU)
+    parts = Parts(config, opened)
+    method = parts.method
     return {
         "images": len(opened.unlabelled),
-        "steps": plan.steps,
+        "steps": parts.plan.steps,
         "learning rate": peak_rate(config),
         "parameters of the backbone": count(method.student.backbone),
         "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
@@ -101,17 +113,16 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _run(config: PretrainConfig, data: Data, folder: RunFolder, console: Console) -> None:
+def _run(parts: Parts, folder: RunFolder, console: Console) -> None:
     """One process's share of a run, from wherever it stands to its end."""
+    config, data, fabric = parts.config, parts.data, parts.fabric
+    plan, method = parts.plan, parts.method
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     if folder.config.exists():
         refuse_another_run(folder, config)
-    fabric = build_fabric(config)
-    plan = build_plan(config, len(data.unlabelled), fabric.device)
-    method = build_method(config)
     if config.channels_last:
         method.to(memory_format=torch.channels_last)
     fabric.launch()
@@ -125,7 +136,7 @@ def _run(config: PretrainConfig, data: Data, folder: RunFolder, console: Console
     if step >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
         return
-    write_yaml(config, folder.config)
+    write_atomically(folder.config, lambda aside: write_yaml(config, aside))
     if step == 0:
         draw_views(dataset, plan, folder)
     run = Training(
@@ -264,8 +275,11 @@ def load_backbone(path: str | Path) -> ResNet:
     file = path / "backbone.safetensors" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"{path} holds no backbone: expected a run folder or backbone.safetensors.")
-    with safe_open(file, framework="pt") as opened:
-        about = json.loads((opened.metadata() or {}).get("lewel", "{}"))
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {}).get("lewel", "{}"))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     if "backbone" not in about:
         raise UserError(f"{file} was not written by lewel: it does not say which network it is.")
     net = build_backbone(about["backbone"], about["stem"], about["width"]).net

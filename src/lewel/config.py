@@ -79,6 +79,8 @@ class Views(Part):
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise ValueError(f"{name} must be two rising positive numbers, not {low} {high}")
+        if not 0 <= self.jitter[3] <= 0.5 or min(self.jitter) < 0:
+            raise ValueError(f"jitter is {self.jitter}: expected four numbers >= 0, hue <= 0.5")
         if self.crop_scale[1] > 1:
             raise ValueError(f"crop_scale ends at {self.crop_scale[1]}, expected at most 1")
         return self
@@ -145,10 +147,9 @@ FREE = frozenset(
 
 def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
     """A recipe, then what the user said on top of it, as one checked configuration."""
-    optim = dict(recipe.get("optim") or {})
-    if "batch_size" in recipe and isinstance(optim, dict):
-        optim.setdefault("lr_batch_size", recipe["batch_size"])
-    merged = merge({**recipe, "optim": optim}, overrides)
+    if "batch_size" in recipe:  # the recipe's rate is for the recipe's batch
+        recipe = merge({"optim": {"lr_batch_size": recipe["batch_size"]}}, recipe)
+    merged = merge(recipe, overrides)
     try:
         config = PretrainConfig.model_validate(merged)
     except ValidationError as error:

@@ -1,5 +1,7 @@
 """The world is a pure function of its key, fast to draw, and a problem that only objects solve."""
 
+import math
+import pickle
 import time
 
 import numpy as np
@@ -9,7 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision.models import resnet18
 
+from lewel.data import scenes
 from lewel.data.scenes import CLASSES, FIGURES, SIZES, Scenes, draw_scene
+from lewel.data.views import ViewDraw, crop_view
 from lewel.errors import UserError
 
 CHANCE = 1 / len(CLASSES)
@@ -60,9 +64,12 @@ def val() -> tuple[torch.Tensor, torch.Tensor]:
 def test_ten_classes_and_the_sizes_of_the_splits() -> None:
     assert len(CLASSES) == 10
     assert SIZES == {"train": 20_000, "val": 2_000}
-    start = time.process_time()
-    train = Scenes()
-    assert time.process_time() - start < 2
+    seconds = []
+    for _ in range(3):  # the best of some rounds: other work on the machine slows some of them
+        start = time.process_time()
+        train = Scenes()
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 2
     assert len(train) == len(train.labels) == 20_000
     assert len(Scenes("val")) == 2_000
     assert train.labels.dtype == np.int64
@@ -89,6 +96,41 @@ def test_the_source_reads_what_draw_scene_draws() -> None:
         assert image.shape == (3, 48, 48)
         assert np.array_equal(image.permute(1, 2, 0).numpy(), scene.image)
         assert source.labels[index] == scene.label
+
+
+def test_a_second_read_gives_the_image_that_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scenes("val", 16, length=5)
+    first = [source.read(index) for index in range(5)]
+    copies = [image.clone() for image in first]
+    unpickled = pickle.loads(pickle.dumps(source))
+    assert len(pickle.dumps(source)) == len(pickle.dumps(Scenes("val", 16, length=5)))
+    assert all(torch.equal(unpickled.read(i), image) for i, image in enumerate(copies))
+    monkeypatch.setattr(scenes, "_render", None)  # a second drawing would fail
+    for index, image in enumerate(copies):
+        assert source.read(index) is first[index]
+        assert torch.equal(source.read(index), image)
+    for index in (-1, 5):
+        with pytest.raises(IndexError):
+            source.read(index)
+
+
+def test_kept_images_stay_as_they_were_when_views_are_cut() -> None:
+    source = Scenes("val", 32, length=1)
+    before = source.read(0).clone()
+    for flip in (False, True):
+        for box in ((0, 0, 32, 32), (3, 5, 20, 24)):
+            view = crop_view(source.read(0), ViewDraw(box, flip, np.empty(0)), 32)
+            view.fill_(7)
+    assert torch.equal(source.read(0), before)
+
+
+def test_images_of_a_split_too_large_are_not_kept() -> None:
+    fits = math.isqrt(scenes.CACHE_BYTES // (3 * 2_000))
+    for size, kept in ((fits, True), (fits + 1, False)):
+        source = Scenes("val", size)
+        first, second = source.read(0), source.read(0)
+        assert (first is second) == kept
+        assert torch.equal(first, second)
 
 
 def test_the_resolution_only_samples_the_scene() -> None:
@@ -162,9 +204,9 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_a_core_draws_a_thousand_images_a_second() -> None:
-    source = Scenes("train", 64, length=300)
     rates = []
     for _ in range(8):
+        source = Scenes("train", 64, length=300)  # a new one, which has no image kept yet
         start = time.process_time()
         for index in range(300):
             source.read(index)

@@ -6,25 +6,29 @@ scene is decided in coordinates of the unit square, before any pixel: the resolu
 it. The main object is larger than all others and lies above them, so its class is the label.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import ceil, cos, floor, pi, sin
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from lewel.data.figures import CLASSES, FIGURES, Plane
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
-Plane = npt.NDArray[np.floating[Any]]  # float32; NumPy's stubs widen it at each Python float
+__all__ = ["CLASSES", "FIGURES", "SIZES", "Scene", "Scenes", "draw_scene"]
+
 Range = tuple[float, float]
-Figure = Callable[[Plane, Plane, float, float], tuple[Plane, Plane]]
 
 SIZES = {"train": 20_000, "val": 2_000}
 SMALLEST_SIZE = 16
 WORLD = 0x5CE7E5  # keeps our streams apart from others keyed by (seed, epoch, index)
+# Drawing a scene costs more than all else that a loader's worker does with it, and a training run
+# reads each once an epoch: images are kept once drawn. Only where the whole split fits, since each
+# worker comes to hold all of it: a part would save a part of the time and still cost the memory.
+CACHE_BYTES: Final = 256 * 2**20
 
 OTHERS = 2  # at most so many class objects beside the main one
 BELOW, ABOVE = 3, 1  # distractors beneath and on top of the objects
@@ -66,105 +70,9 @@ class Thing(NamedTuple):
     colours: Plane
 
 
-# Each figure takes coordinates u, v (H, W) in units of the object's radius, the pitch and the
-# phase of its structure; it gives a signed distance to its outline (inside below 0) and a wave of
-# about [-1, 1] (both H, W). The constants make every outline enclose an area of pi: a class must
-# not be known by its area, and the main object must be the largest whatever its class.
-
-
-def _polar(u: Plane, v: Plane) -> tuple[Plane, Plane]:
-    return np.hypot(u, v), np.arctan2(v, u)
-
-
-def _target(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    r = np.hypot(u, v)
-    return r - 1.0, np.cos(1.2 * pitch * r + phase)
-
-
-def _gear(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    r, angle = _polar(u, v)
-    return r - 0.995 - 0.1 * np.cos(12.0 * angle), np.cos(round(pitch) * angle + phase)
-
-
-def _board(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    distance = np.maximum(np.abs(u), np.abs(v)) - 0.886
-    return distance, 2.0 * np.sin(0.8 * pitch * u + phase) * np.sin(0.8 * pitch * v + phase)
-
-
-def _tent(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    return np.maximum(0.866 * np.abs(u) + 0.5 * v, -v) - 0.778, np.cos(pitch * v + phase)
-
-
-def _star(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    r, angle = _polar(u, v)
-    folded = np.abs(np.remainder(angle, 0.4 * pi) - 0.2 * pi)  # 0 at a tip, pi / 5 at a notch
-    distance = r * np.cos(folded - 0.944) - 0.772
-    return distance, np.cos(1.4 * pitch * distance + phase)
-
-
-def _cross(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    across, along = np.abs(u), np.abs(v)
-    low, high = np.minimum(across, along), np.maximum(across, along)
-    zigzag = 0.45 * np.arcsin(np.sin(5.0 * u))
-    return np.maximum(high - 1.145, low - 0.42), np.cos(pitch * (v + zigzag) + phase)
-
-
-def _wreath(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    r, angle = _polar(u, v)
-    return np.abs(r - 0.85) - 0.294, np.cos(round(pitch) * angle + 7.0 * r + phase)
-
-
-def _flower(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    r, angle = _polar(u, v)
-    petals = np.cos(5.0 * angle)
-    return r - 0.984 - 0.25 * petals, 2.0 * petals * np.cos(pitch * r + phase)
-
-
-def _moon(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    distance = np.maximum(np.hypot(u, v) - 1.325, 1.02 - np.hypot(u - 0.815, v))
-    blotches = np.cos(pitch * u + 2.0 * np.sin(3.7 * v + phase)) + np.cos(
-        0.8 * pitch * v + 2.0 * np.sin(2.9 * u - phase)
-    )
-    return distance, blotches
-
-
-def _beetle(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    dots = np.cos(pitch * u + phase) + np.cos(pitch * v + phase) - 0.35
-    return np.hypot(u / 1.3, v * 1.3) - 1.0, dots
-
-
-def _blob(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    return np.hypot(u, v + 0.3 * np.sin(2.0 * u + phase)) - 1.0, 0.5 * u
-
-
-def _bar(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    return np.maximum(np.abs(u) - 1.7, np.abs(v) - 0.3), 0.3 * u
-
-
-def _wedge(u: Plane, v: Plane, pitch: float, phase: float) -> tuple[Plane, Plane]:
-    return np.maximum(np.hypot(u, v) - 1.3, v), 0.5 * v + 0.3
-
-
-# (name, figure, how far it reaches from its centre in radii)
-FIGURES: tuple[tuple[str, Figure, float], ...] = (
-    ("target", _target, 1.0),
-    ("gear", _gear, 1.1),
-    ("board", _board, 1.26),
-    ("tent", _tent, 1.56),
-    ("star", _star, 1.32),
-    ("cross", _cross, 1.22),
-    ("wreath", _wreath, 1.15),
-    ("flower", _flower, 1.24),
-    ("moon", _moon, 1.33),
-    ("beetle", _beetle, 1.31),
-    ("blob", _blob, 1.35),
-    ("bar", _bar, 1.73),
-    ("wedge", _wedge, 1.3),
-)
-CLASSES: tuple[str, ...] = tuple(name for name, _, _ in FIGURES[:10])
-# The main object is never far from the middle: were it anywhere, its place would be shared by two
-# crops of a scene, and a network would learn the place, which is easier than the class.
-MAIN = Role(0, len(CLASSES), (0.24, 0.36), (0.38, 0.62))
+# The main object's centre is in about the middle third: were it anywhere, its place would be shared
+# by two crops of a scene, and a network would learn the place, which is easier than the class.
+MAIN = Role(0, len(CLASSES), (0.24, 0.36), (0.34, 0.66))
 OTHER = Role(0, len(CLASSES), (0.08, 0.13), (0.05, 0.95))
 DISTRACTOR = Role(len(CLASSES), len(FIGURES), (0.025, 0.06), (0.0, 1.0))
 
@@ -188,7 +96,7 @@ def _palette(rows: Plane) -> Plane:
     # that survives in every crop would be learned in place of the class. Not quite opposite, and
     # of any strength: else the mean would tell which classes are half light and half dark.
     light_first = (rows[:, 7:8] < 0.5) == np.array([True, False])
-    tones = np.where(light_first, 0.7, 0.05) + 0.25 * rows[:, 8:10]
+    tones = np.where(light_first, 0.78, 0.1) + 0.12 * rows[:, 8:10]
     hues = rows[:, 10:11] + np.array([0, 0.5]) + np.array([-0.2, 0.2]) * (rows[:, 12:13] - 0.5) * 2
     chroma = 0.03 + 0.09 * rows[:, 13, None, None]
     return _colours(tones, chroma, hues).astype(np.float32)
@@ -204,7 +112,7 @@ def _thing(row: list[float], colours: Plane, role: Role) -> Thing:
         turn=2 * pi * row[4],
         pitch=_between(7.0, 10.0, row[5]),
         phase=2 * pi * row[6],
-        balance=_between(-0.3, 0.3, row[14]),
+        balance=_between(-0.15, 0.15, row[14]),
         colours=colours,
     )
 
@@ -241,7 +149,7 @@ def _ground(rows: Plane, size: int) -> Plane:
         np.cos(np.concatenate((w, w + q), 1)) for w, q in ((across, pi / 2), (down, -pi / 2))
     ]
     canvas: Plane = (np.tile(amplitude, 2).swapaxes(0, 1) * factors[1]) @ factors[0].T
-    canvas += 255 * _between(0.4, 0.6, float(rows[0, 4]))
+    canvas += 255 * _between(0.46, 0.54, float(rows[0, 4]))
     return canvas
 
 
@@ -353,15 +261,29 @@ class Scenes:
         self.split, self.size, self.seed = split, size, seed
         self.length = SIZES[split] if length is None else length
         self.labels = np.array([_label(seed, split, i) for i in range(self.length)], np.int64)
+        self._keeps = self.length * 3 * size * size <= CACHE_BYTES
+        self._kept: dict[int, torch.Tensor] = {}
 
     def __len__(self) -> int:
         return self.length
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the kept images: a spawned worker begins with none, and so starts at once."""
+        return {**self.__dict__, "_kept": {}}
+
     def read(self, index: int) -> torch.Tensor:
-        """The image (3, S, S) uint8 of a scene."""
+        """The image (3, S, S) uint8 of a scene; it may be kept and given again.
+
+        So a caller must not write into it; `crop_view` never does.
+        """
         self._check_index(index)
-        image, _ = _render(self.seed, self.split, index, self.size, True, None)
-        return torch.from_numpy(image)
+        if (kept := self._kept.get(index)) is not None:
+            return kept
+        drawn, _ = _render(self.seed, self.split, index, self.size, True, None)
+        image = torch.from_numpy(drawn)
+        if self._keeps:
+            self._kept[index] = image
+        return image
 
     def describe(self, index: int) -> str:
         """The name by which a message or a report calls a scene."""

@@ -1,6 +1,7 @@
 """How a run shows itself: a live line in a terminal, plain lines elsewhere."""
 
 import time
+from collections import deque
 from typing import Any
 
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
+RECENT = 20  # lines that the ETA looks back on
 
 
 class Display:
@@ -16,7 +18,7 @@ class Display:
     def __init__(self, steps: int, done: int, steps_per_epoch: int, console: Console) -> None:
         self.steps, self.done, self.steps_per_epoch = steps, done, steps_per_epoch
         self.console = console
-        self.started, self.first = time.monotonic(), done
+        self.marks: deque[tuple[float, int]] = deque([(time.monotonic(), done)], maxlen=RECENT)
         self.printed = float("-inf")
         self.progress: Progress | None = None
         if console.is_terminal:
@@ -45,8 +47,10 @@ class Display:
             self.say(f"{text}  ETA {self._eta(step)}")
 
     def _eta(self, step: int) -> str:
-        took = time.monotonic() - self.started
-        left = int(took / max(step - self.first, 1) * (self.steps - step))
+        """By the pace of the last reports, which leaves slow starts and probes behind."""
+        now, (then, before) = time.monotonic(), self.marks[0]
+        self.marks.append((now, step))
+        left = int((now - then) / max(step - before, 1) * (self.steps - step))
         return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
 
     def close(self) -> None:

@@ -32,7 +32,8 @@ class RunFolder:
         """Make the folder and hold it for this process."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--out {self.path} is a file, expected a folder.")
-        if self.path.exists() and not self.config.exists() and any(self.path.iterdir()):
+        known = not self.path.exists() or self.config.exists()
+        if not known and any(_is_foreign(path) for path in self.path.iterdir()):
             raise UserError(
                 f"--out {self.path} holds other files and no run: choose a new or empty folder."
             )
@@ -59,6 +60,11 @@ class RunFolder:
         write_weights(self.heads, head, about)
         text = json.dumps(card, indent=2) + "\n"
         write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is not what a run leaves that was killed in its first moment."""
+    return path.name != ".lock" and path.suffix != ".partial"
 
 
 def write_weights(path: Path, module: nn.Module, about: dict[str, str]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lewel.train.checkpoint import write_atomically
+
 
 class Metrics:
     """Collects numbers on the device and writes them in bulk, so that no step waits for them."""
@@ -28,7 +30,7 @@ class Metrics:
             except ValueError:
                 break  # cut off in the middle by a kill
             kept.append(line)
-        self.path.write_bytes(b"".join(kept))
+        write_atomically(self.path, lambda aside: aside.write_bytes(b"".join(kept)))
 
     def add(self, numbers: dict[str, Any], on_device: dict[str, Tensor]) -> None:
         """Note one step: plain numbers, and scalars that are still being computed."""

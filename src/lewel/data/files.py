@@ -1,0 +1,47 @@
+"""Images in files: the source behind every folder and every list."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lewel.data.images import read_image
+
+
+class Files:
+    """A source over image files; paths are relative to the root, or absolute."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        paths: Sequence[str],
+        *,
+        name: str | None = None,
+        labels: Iterable[int] | None = None,
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
+        self.root = os.path.abspath(root)
+        self.name = name or os.path.basename(self.root) or "images"
+        self.classes = classes
+        self.labels = None if labels is None else np.fromiter(labels, np.int64, len(paths))
+        # Two arrays, not a list: a forked worker that reads a list of a million strings touches
+        # every reference count, and so copies the whole list into its own memory.
+        encoded = [os.fsencode(path) for path in paths]
+        self._characters = np.frombuffer(b"".join(encoded), np.uint8)
+        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def read(self, index: int) -> torch.Tensor:
+        """The image, uint8 (3, H, W); raises UnreadableImage."""
+        return read_image(os.path.join(self.root, self.describe(index)))
+
+    def describe(self, index: int) -> str:
+        """The path as it was given: relative to the root, or absolute."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = self._ends[index - 1] if index else 0
+        return os.fsdecode(self._characters[start : self._ends[index]].tobytes())

@@ -1,0 +1,212 @@
+"""What the user types and what is answered."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torchvision.models import ResNet
+
+import lewel
+from lewel.cli import run
+from lewel.errors import UserError
+from lewel.recipes import list_recipes
+from tests.running import TINY, metrics, tiny_command, tiny_run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    flags = ("--epochs", "2", "--knn.every", "1", "--knn.bank", "60", "--knn.queries", "40")
+    assert tiny_run(out, *flags) == 0
+    return out
+
+
+def test_a_run_folder_holds_everything(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "checkpoints",
+        "backbone.safetensors",
+        "heads.safetensors",
+        "card.json",
+        "views.png",
+    }
+    card = json.loads((finished / "card.json").read_text())
+    assert card["method"] == "lewel_b"
+    assert (card["steps"], card["epochs"], card["image_size"]) == (8, 2.0, 16)
+    assert 0 <= card["knn"] <= 1
+    lines = metrics(finished)
+    assert [line["step"] for line in lines] == list(range(9))
+    assert [line["step"] for line in lines if "knn" in line] == [0, 4, 8]
+    assert {"lr", "loss", "spread", "teacher_momentum"} <= lines[5].keys()
+    assert {"images_per_s", "data_wait"} <= lines[6].keys()
+
+
+def test_the_backbone_is_a_plain_torchvision_module(finished: Path) -> None:
+    net = lewel.load_backbone(finished)
+    assert isinstance(net, ResNet)
+    assert not net.training
+    assert net(torch.randn(2, 3, 16, 16)).shape == (2, 64)
+    same = lewel.load_backbone(finished / "backbone.safetensors")
+    state = torch.load(sorted((finished / "checkpoints").glob("*.pt"))[-1], weights_only=True)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, same.state_dict()[name])
+        assert torch.equal(value, state["method"][f"student.backbone.net.{name}"])
+
+
+def test_loading_what_is_no_backbone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no backbone"):
+        lewel.load_backbone(tmp_path)
+    (tmp_path / "x.safetensors").write_bytes(b"not safetensors at all")
+    with pytest.raises(UserError, match="cannot be read"):
+        lewel.load_backbone(tmp_path / "x.safetensors")
+
+
+def test_the_end_says_what_was_written_and_what_is_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
+    said = capsys.readouterr().out
+    assert "backbone.safetensors" in said
+    command = said.split("next:\n")[1].splitlines()[0].split("#")[0].split()
+    assert command[0] == "lewel"
+    assert run(command[1:]) == 0  # the line can be pasted
+    assert "resumed at step 4" in capsys.readouterr().out
+
+
+def test_another_configuration_into_the_same_folder_is_refused(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (finished / "config.yaml").read_bytes()
+    assert tiny_run(finished, "--epochs", "2", "--seed", "5", "--head.dim", "16") == 2
+    said = capsys.readouterr().err
+    assert "seed: 0 -> 5" in said
+    assert "head.dim: 8 -> 16" in said
+    assert (finished / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--metod", "byol"], "Did you mean --method?"),
+        (["--method", "simclr"], "should be 'lewel_b' or 'byol'"),
+        (["--optim.lr", "-1"], "change it with --optim.lr"),
+        (["--backbone", "vgg"], "There is no backbone 'vgg'"),
+        (["--recipe", "nothing"], "There is no recipe 'nothing'"),
+        (["--head.dim", "7"], "head.dim (d) is 7, not a multiple of head.groups (h) 2"),
+        (["--head.groups", "3", "--head.dim", "9"], "the channels of resnet10 is 64"),
+        (["--batch-size", "64"], "The batch size 64 is larger than the data (32 images)"),
+        (["--stem", "imagenet"], "smaller than the stride 32"),
+        (["--precision", "16-mixed"], "needs a GPU"),
+        (["--limit", "0"], "limit"),
+        (["--accelerator", "cuda"], "--accelerator cuda cannot be used"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    if "cuda" in flags and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert tiny_run(tmp_path / "run", *flags) == 2
+    answer = capsys.readouterr().err
+    assert said in answer
+    assert answer.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_data_and_wrong_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tiny_run(tmp_path / "run", data=str(tmp_path / "none")) == 2
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("precious")
+    assert tiny_run(tmp_path / "full") == 2
+    assert "holds other files and no run" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert tiny_run(tmp_path / "file") == 2
+    assert run(["pretran"]) == 2
+    assert 'Did you mean "pretrain"?' in capsys.readouterr().err
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lewel.train.folder import RunFolder
+
+    holder = RunFolder(tmp_path / "run")
+    holder.open()
+    assert tiny_run(tmp_path / "run") == 2
+    assert "Another process is training" in capsys.readouterr().err
+    holder.close()
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
+
+
+def test_dry_run_shows_the_configuration_and_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["pretrain", "scenes", "--recipe", "scenes_demo", "--seed", "3", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    shown = yaml.safe_load(said.split("images:")[0])
+    assert (shown["seed"], shown["width"]) == (3, 16)
+    assert "steps: 1,248" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_python(tmp_path: Path) -> None:
+    words = tiny_command(tmp_path)
+    assert "--width" in words
+    out = lewel.pretrain(
+        "scenes",
+        method="byol",
+        out=tmp_path / "run",
+        backbone="resnet10",
+        stem="tiny",
+        width=8,
+        image_size=16,
+        batch_size=8,
+        epochs=1,
+        limit=16,
+        head={"dim": 8, "hidden": 16},
+        optim={"lr": 0.1, "warmup_epochs": 0},
+        knn={"every": 0},
+        workers=0,
+        accelerator="cpu",
+    )
+    assert out == tmp_path / "run"
+    assert lewel.load_backbone(out)(torch.randn(1, 3, 16, 16)).shape == (1, 64)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_takes_two_steps(tmp_path: Path, name: str) -> None:
+    sizes = {k: v for k, v in TINY.items() if k not in ("--limit", "--log-every")}
+    for key in [k for k in sizes if k.startswith("--optim")]:
+        del sizes[key]
+    words = [word for pair in sizes.items() for word in pair]
+    command = ["pretrain", "scenes", "--recipe", name, "--out", str(tmp_path / "run"), *words]
+    assert run([*command, "--limit", "16", "--epochs", "1"]) == 0
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [0, 1, 2]
+
+
+def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from lewel.cli import run; run(['--help']); run(['pretrain', '--help']);"
+        "heavy = {'torch', 'torchvision', 'lightning_fabric', 'numpy'} & sys.modules.keys();"
+        "sys.exit(3 if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    took = []
+    for _ in range(3):
+        before = os.times()
+        done = subprocess.run([sys.executable, "-m", "lewel", "--help"], capture_output=True)
+        after = os.times()  # processor time: another job on the machine must not fail this
+        took.append(
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
+        )
+        assert done.returncode == 0
+    assert min(took) < 0.7
