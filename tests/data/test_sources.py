@@ -187,7 +187,7 @@ def test_scenes():
     assert (len(data.unlabelled), len(data.train)) == (50, 50)
     assert len(data.val) > 50
     assert data.unlabelled.name == "scenes"
-    assert data.unlabelled.read(0).shape == (3, 32, 32)
+    assert data.unlabelled.read(0).shape == (3, 48, 48)
     assert data.train.labels.shape == (50,)
 
 

@@ -1,0 +1,68 @@
+"""k-NN against scikit-learn on a problem that is not separable."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from lewel.data.scenes import Scenes
+from lewel.eval.features import extract_features, whole_view
+from lewel.eval.knn import knn_accuracy, knn_predict
+from tests.conftest import small_backbone
+
+
+def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    labels, truth = torch.randint(5, (400,)), torch.randint(5, (200,))
+    centres = torch.randn(5, 16)
+    bank, queries = (centres[y] + 1.3 * torch.randn(len(y), 16) for y in (labels, truth))
+    return bank.double(), labels, queries.double(), truth
+
+
+def test_it_equals_scikit_learn() -> None:
+    bank, labels, queries, truth = problem()
+    reference = KNeighborsClassifier(
+        20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.1)
+    ).fit(bank.numpy(), labels.numpy())
+    expected = (reference.predict(queries.numpy()) == truth.numpy()).mean()
+    assert 0.5 < expected < 0.95
+    assert knn_accuracy(bank, labels, queries, truth) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_chunk_size_does_not_change_the_result() -> None:
+    bank, labels, queries, _ = problem()
+    whole = knn_predict(bank, labels, queries, chunk=1000)
+    assert torch.equal(whole.argmax(1), knn_predict(bank, labels, queries, chunk=7).argmax(1))
+    assert torch.allclose(whole, knn_predict(bank, labels, queries, chunk=7))
+
+
+def test_fewer_images_than_neighbours() -> None:
+    bank, labels, queries, truth = problem()
+    assert 0 <= knn_accuracy(bank[:3], labels[:3], queries, truth) <= 1
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (40, 64), (64, 40), (9, 100), (1, 3)])
+def test_the_whole_view_is_the_centre_of_the_resized_image(shape: tuple[int, int]) -> None:
+    image = torch.randint(0, 255, (3, *shape), dtype=torch.uint8)
+    view = whole_view(image, 16)
+    assert view.shape == (3, 16, 16)
+    if shape == (16, 16):
+        assert torch.equal(view, image)
+
+
+def test_features_are_the_pooled_output_in_the_order_of_the_indices() -> None:
+    backbone = small_backbone().eval()
+    source = Scenes("val", 16, 12)
+    indices = np.array([3, 0, 7])
+    features = extract_features(
+        backbone,
+        source,
+        indices,
+        size=16,
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+        device=torch.device("cpu"),
+        batch_size=2,
+    )
+    images = torch.stack([source.read(int(i)) for i in indices]).float() / 127.5 - 1
+    with torch.no_grad():
+        assert torch.allclose(features, backbone.net(images), atol=1e-5)

@@ -1,0 +1,80 @@
+"""The loop: accumulation, the order of the hooks, and no waiting for the device."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lewel.build import build_method
+from lewel.config import read_yaml, resolve
+from lewel.methods.base import Step
+from lewel.methods.lewel_b import LewelB
+from tests.running import metrics, tiny_run
+
+
+def test_hooks_run_once_a_step_whatever_the_accumulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("forward", "after_step", "before_epoch"):
+        real = getattr(LewelB, name)
+
+        def spy(self: LewelB, *args: object, _name: str = name, _real: object = real) -> object:
+            calls.append(_name)
+            return _real(self, *args)  # type: ignore[operator]
+
+        monkeypatch.setattr(LewelB, name, spy)
+    assert tiny_run(tmp_path / "run", "--epochs", "2", "--limit", "16", "--accumulate", "2") == 0
+    step = ["forward", "forward", "after_step"]
+    assert calls == (["before_epoch"] + step + step) * 2
+
+
+def test_accumulated_gradients_are_the_mean_over_the_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def linear(self: LewelB, views: list[torch.Tensor]) -> Step:
+        weight = self.student.backbone.net.conv1.weight  # no batch statistics, so parts add up
+        return Step((weight * views[0].mean((0, 2, 3)).view(1, 3, 1, 1)).sum(), {})
+
+    monkeypatch.setattr(LewelB, "forward", linear)
+    for parts in ("1", "4"):
+        flags = ("--epochs", "1", "--optim.name", "sgd", "--accumulate", parts)
+        assert tiny_run(tmp_path / parts, *flags) == 0
+    one, four = (load_file(tmp_path / parts / "backbone.safetensors") for parts in ("1", "4"))
+    fresh = build_method(resolve(read_yaml(tmp_path / "1" / "config.yaml"), {}))
+    moved = one["conv1.weight"] - fresh.student.backbone.net.conv1.weight
+    assert moved.abs().max() > 1e-3
+    assert torch.allclose(one["conv1.weight"], four["conv1.weight"], atol=1e-6)
+
+
+def test_nothing_is_read_back_from_the_device_between_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    for name in ("item", "tolist", "__float__", "__bool__"):
+        real = getattr(torch.Tensor, name)
+
+        def spy(self: torch.Tensor, *args: object, _real: object = real) -> object:
+            if self.requires_grad or self.ndim == 0:
+                reads.append(1)
+            return _real(self, *args)  # type: ignore[operator]
+
+        monkeypatch.setattr(torch.Tensor, name, spy)
+    counts = []
+    for index, every in enumerate(("16", "1")):
+        reads.clear()
+        flags = ("--epochs", "1", "--limit", "128", "--log-every", every)
+        assert tiny_run(tmp_path / str(index), *flags) == 0
+        counts.append(len(reads))
+    assert counts[0] < 12  # a few at the ends of the run, none in its 16 steps
+    assert counts[1] > counts[0] + 10
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "sgd", "adamw"])
+def test_training_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
+    rate = {"lars": "2.0", "sgd": "0.05", "adamw": "0.002"}[optimizer]
+    flags = ("--epochs", "12", "--optim.name", optimizer, "--optim.lr", rate)
+    assert tiny_run(tmp_path / "run", *flags, "--teacher.statistics", "ema") == 0
+    losses = [line["loss"] for line in metrics(tmp_path / "run")[1:]]
+    assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
