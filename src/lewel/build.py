@@ -1,6 +1,9 @@
 """From a configuration to objects: the only file that knows the names of things."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -90,9 +93,10 @@ def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
         return LARS(groups, lr=0.0, momentum=optim.momentum)
     for group in groups:
         del group["adapt"]
+    fused = next(method.parameters()).device.type in ("cpu", "cuda")
     if optim.name == "sgd":
-        return SGD(groups, lr=0.0, momentum=optim.momentum, fused=True)
-    return AdamW(groups, lr=0.0, fused=True)
+        return SGD(groups, lr=0.0, momentum=optim.momentum, fused=fused)
+    return AdamW(groups, lr=0.0, fused=fused)
 
 
 def peak_rate(config: PretrainConfig) -> float:
@@ -155,14 +159,26 @@ def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
 def build_fabric(config: PretrainConfig) -> Fabric:
     """The engine for this machine's device."""
     precision = "32-true" if config.precision == "32" else config.precision
+    accelerator = config.accelerator
+    if config.precision != "32" and (accelerator == "cpu" or not torch.accelerator.is_available()):
+        check_cpu_precision(config.precision)
     try:
-        fabric = Fabric(accelerator=config.accelerator, devices=1, precision=precision)
+        fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
     except Exception as error:  # fabric raises many kinds for a device that is not there
         reason = str(error).splitlines()[0]
         raise UserError(f"--accelerator {config.accelerator} cannot be used: {reason}") from None
-    if config.precision == "16-mixed" and fabric.device.type == "cpu":
-        raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
     return fabric
+
+
+def check_cpu_precision(precision: str) -> None:
+    """16 bits on a CPU: float16 has no autocast there, and bfloat16 kills some processors."""
+    if precision == "16-mixed":
+        raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
+    trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
+    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
+        raise UserError(
+            "--precision bf16-mixed does not work on this processor: use --precision 32."
+        )
 
 
 def build_probe(
@@ -188,11 +204,18 @@ def build_probe(
     )
     train, val = data.train, data.val
 
-    def probe() -> dict[str, float]:
+    def probe(report: Callable[[str], None]) -> dict[str, float]:
+        done = 0
+
+        def advance(images: int) -> None:
+            nonlocal done
+            done += images
+            report(f"k-NN: {done:,} of {len(bank) + len(queries):,} images")
+
         accuracy = knn_accuracy(
-            extract(train, bank),
+            extract(train, bank, advance=advance),
             labels,
-            extract(val, queries),
+            extract(val, queries, advance=advance),
             truth,
             neighbours=config.knn.neighbours,
         )

@@ -93,7 +93,7 @@ def test_finished_views_are_normalised_floats() -> None:
     batch = TwoViews(Scenes("train", 24, 20), RECIPES, 16, seed=0).__getitems__([(0, 1), (0, 2)])
     views = finish_views(batch, torch.device("cpu"), (0.5,) * 3, (0.25,) * 3)
     assert [view.shape for view in views] == [(2, 3, 16, 16)] * 2
-    assert all(-2 <= view.min() and view.max() <= 2 for view in views)
+    assert all(view.min() >= -2 and view.max() <= 2 for view in views)
 
 
 def test_replacements_are_a_pure_function_of_the_index(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_hooks_run_once_a_step_whatever_the_accumulation(
         monkeypatch.setattr(LewelB, name, spy)
     assert tiny_run(tmp_path / "run", "--epochs", "2", "--limit", "16", "--accumulate", "2") == 0
     step = ["forward", "forward", "after_step"]
-    assert calls == (["before_epoch"] + step + step) * 2
+    assert calls == ["before_epoch", *step, *step] * 2
 
 
 def test_accumulated_gradients_are_the_mean_over_the_micro_batches(

@@ -31,6 +31,11 @@ class Display:
         """One sentence for the user, above the live line."""
         self.console.print(Text(text), soft_wrap=True)
 
+    def status(self, text: str) -> None:
+        """What goes on between two steps, in the live line only."""
+        if self.progress is not None:
+            self.progress.update(self.task, description=text)
+
     def show(self, line: dict[str, Any]) -> None:
         """The numbers of a step that is reported."""
         step = line["step"]

@@ -21,7 +21,8 @@ from lewel.train.interrupt import Interruption
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import BadImages, CollapseWatch, FiniteWatch
 
-Probe = Callable[[], dict[str, float]]
+Report = Callable[[str], None]
+Probe = Callable[[Report], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def look_at(run: Training) -> dict[str, float]:
         return {}
     was_training = run.method.training
     run.method.eval()
-    numbers = run.probe()
+    numbers = run.probe(run.display.status)
     run.method.train(was_training)
     said = ", ".join(f"{name} {value:.1%}" for name, value in numbers.items())
     run.display.say(f"after step {run.step}: {said}")

@@ -1,0 +1,222 @@
+"""One pre-training run, from a configuration and its data to a run folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from torchvision.utils import save_image
+
+from lewel.build import (
+    MEAN,
+    STD,
+    build_dataset,
+    build_fabric,
+    build_method,
+    build_optimizer,
+    build_plan,
+    build_probe,
+    peak_rate,
+)
+from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_yaml
+from lewel.data.loader import TwoViews, finish_views
+from lewel.data.sources import Data
+from lewel.errors import UserError
+from lewel.methods.base import Method
+from lewel.train.checkpoint import Checkpoints, write_atomically
+from lewel.train.display import Display
+from lewel.train.folder import RunFolder
+from lewel.train.loop import Plan, Training, train
+from lewel.train.metrics import Metrics, read_metrics
+from lewel.train.monitor import BadImages
+
+CPU = torch.device("cpu")
+
+
+class Parts:
+    """What a configuration and its data give before a run folder is touched."""
+
+    def __init__(self, config: PretrainConfig, data: Data) -> None:
+        self.config, self.data = config, data
+        self.fabric = build_fabric(config)
+        self.plan = build_plan(config, len(data.unlabelled), self.fabric.device)
+        self.method = build_method(config)
+
+
+def count(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
+    """One process's share of a run, from wherever it stands to its end."""
+    config, data, fabric = parts.config, parts.data, parts.fabric
+    plan, method = parts.plan, parts.method
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    if folder.config.exists():
+        before = resolve(read_yaml(folder.config), {})
+        refuse_another_run(folder, before, config)
+        if config.epochs > before.epochs:
+            say(f"{before.epochs} epochs become {config.epochs}: the schedules are stretched.")
+    if config.channels_last:
+        method.to(memory_format=torch.channels_last)
+    fabric.launch()
+    method.to(fabric.device)
+    dataset = build_dataset(config, data.unlabelled)
+    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
+    state = checkpoints.load(say)
+    step = 0 if state is None else int(state["step"])
+    for note in (*data.notes, *introduction(config, data, plan, method, fabric.device)):
+        say(note)
+    if step >= plan.steps:
+        say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
+        return
+    write_atomically(folder.config, lambda aside: write_yaml(config, aside))
+    if step == 0:
+        draw_views(dataset, plan, folder)
+    run = Training(
+        fabric=fabric,
+        method=method,
+        optimizer=build_optimizer(method, config),
+        plan=plan,
+        dataset=dataset,
+        checkpoints=checkpoints,
+        metrics=Metrics(folder.metrics, step),
+        bad_images=BadImages(folder.bad_images, len(data.unlabelled)),
+        display=Display(plan.steps, step, plan.order.steps_per_epoch, console),
+        probe=build_probe(config, data, method.student.backbone, fabric.device, plan.workers),
+        on_save=lambda run: folder.export(
+            run.method.student.backbone.net,
+            run.method.student.head,
+            card(config, data, run, folder),
+        ),
+        config=config.model_dump(mode="json"),
+    )
+    if state is not None:
+        run.restore(state)
+        say(f"resumed at step {step}")
+    try:
+        train(run)
+    finally:
+        run.display.close()
+    say(summary(folder, run))
+
+
+def refuse_another_run(folder: RunFolder, before: PretrainConfig, config: PretrainConfig) -> None:
+    """A folder belongs to one run: anything but the same configuration is a mistake."""
+    different = differences(before, config)
+    if different:
+        raise UserError(
+            f"{folder.path} holds another run ({'; '.join(different)}): "
+            "choose another --out, or use the same settings to go on with it."
+        )
+
+
+def introduction(
+    config: PretrainConfig, data: Data, plan: Plan, method: Method, device: torch.device
+) -> list[str]:
+    """What is about to happen, in a few lines."""
+    lines = [
+        f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
+        f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "
+        f"{config.epochs} epochs = {plan.steps:,} steps of {config.batch_size}, on {device.type}"
+    ]
+    if config.batch_size != config.optim.lr_batch_size:
+        lines.append(
+            f"The learning rate {config.optim.lr:g} is for a batch of "
+            f"{config.optim.lr_batch_size}: scaled to {peak_rate(config):g}."
+        )
+    if device.type == "cpu" and config.backbone == "resnet50" and config.image_size >= 128:
+        lines.append(
+            "No GPU is used: a ResNet-50 of this size takes weeks on a CPU. "
+            "`lewel recipes` lists small ones."
+        )
+    return lines
+
+
+def draw_views(dataset: TwoViews, plan: Plan, folder: RunFolder) -> None:
+    """A picture of what the network will see: eight images, one column each, a row a view."""
+    keys = next(plan.order.keys(0, 1))[:8]
+    views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)
+    save_image(torch.cat(views), folder.views, nrow=len(keys))
+
+
+def card(config: PretrainConfig, data: Data, run: Training, folder: RunFolder) -> dict[str, Any]:
+    """What the weights are and where they come from."""
+    lines = read_metrics(folder.metrics)
+    probes = [line for line in lines if "knn" in line]
+    return {
+        "method": config.method,
+        "backbone": config.backbone,
+        "stem": config.stem,
+        "width": config.width,
+        "channels": run.method.student.backbone.channels,
+        "data": data.unlabelled.name,
+        "images": len(data.unlabelled),
+        "image_size": config.image_size,
+        "mean": MEAN,
+        "std": STD,
+        "epochs": round(run.step / run.plan.order.steps_per_epoch, 4),
+        "steps": run.step,
+        "knn_before": probes[0]["knn"] if probes else None,
+        "knn": probes[-1]["knn"] if probes else None,
+        "classes": data.train.classes if data.train is not None else None,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "lewel": version("lewel"),
+        "torch": torch.__version__,
+        "git": git_state(),
+    }
+
+
+def git_state() -> str | None:
+    """The commit of the source tree that runs, where there is one."""
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def summary(folder: RunFolder, run: Training) -> str:
+    """What was reached, what was written, and what to do next."""
+    about = json.loads(folder.card.read_text(encoding="utf-8"))
+    other = "byol" if about["method"] == "lewel_b" else "lewel_b"
+    lines = []
+    if about["knn"] is not None:
+        lines.append(
+            f"k-NN accuracy {about['knn_before']:.1%} before, {about['knn']:.1%} after "
+            f"({about['steps']} steps)"
+        )
+    if run.bad_images.bad:
+        lines.append(f"{len(run.bad_images.bad)} unreadable images: see {folder.bad_images}")
+    lines += [
+        f"wrote {folder.backbone} (weights), {folder.card.name}, {folder.views.name}, "
+        f"{folder.metrics.name}",
+        "next:",
+        f"  {program()} pretrain --recipe {folder.config} --out {folder.path} "
+        f"--epochs {2 * run.plan.epochs}    # train on",
+        f"  {program()} pretrain --recipe {folder.config} --method {other} --out "
+        f"{folder.path.with_name(folder.path.name + '-' + other)}    # compare with {other}",
+        f"  import lewel; lewel.load_backbone({str(folder.path)!r})    # Python: a plain network",
+    ]
+    return "\n".join(lines)
+
+
+def program() -> str:
+    """How the user can call this command again."""
+    if shutil.which("lewel"):
+        return "lewel"
+    script, here = Path(sys.executable).parent / "lewel", Path.cwd()
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
