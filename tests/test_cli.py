@@ -95,7 +95,7 @@ def test_another_configuration_into_the_same_folder_is_refused(
     ("flags", "said"),
     [
         (["--metod", "byol"], "Did you mean --method?"),
-        (["--method", "simclr"], "should be 'lewel_b' or 'byol'"),
+        (["--method", "simclr"], "should be 'lewel_b', 'byol', 'lewel_m' or 'moco_v2'"),
         (["--optim.lr", "-1"], "change it with --optim.lr"),
         (["--backbone", "vgg"], "There is no backbone 'vgg'"),
         (["--recipe", "nothing"], "There is no recipe 'nothing'"),

@@ -33,7 +33,7 @@ def test_the_layout_follows_a_fixed_rule(size: int) -> None:
         ({"optim": {"ler": 1}}, "Did you mean 'optim.lr'?"),
         ({"epochs": 0}, "epochs is 0, but input should be greater than or equal to 1"),
         ({"batch_size": "many"}, "change it with --batch-size"),
-        ({"method": "simclr"}, "should be 'lewel_b' or 'byol'"),
+        ({"method": "simclr"}, "should be 'lewel_b', 'byol', 'lewel_m' or 'moco_v2'"),
         ({"batch_size": 9, "accumulate": 2}, "not a multiple of accumulate 2"),
         ({"batch_size": 4, "accumulate": 4}, "at least 2 images in a micro-batch"),
         ({"views": {"crop_scale": [0.9, 0.1]}}, "two rising positive numbers, not 0.9 0.1"),

@@ -13,8 +13,8 @@ from lewel.build import build_backbone, peak_rate
 from lewel.config import PretrainConfig, resolve
 from lewel.data.sources import open_data
 from lewel.errors import UserError
-from lewel.pretraining import Parts, count, run_in
-from lewel.recipes import read_recipe
+from lewel.pretraining import COUNTERPART, Parts, count, run_in
+from lewel.recipes import default_recipe, read_recipe
 from lewel.train.folder import RunFolder
 
 
@@ -48,7 +48,9 @@ def pretrain(
 
 def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
     """The checked configuration of a run, its data path made absolute."""
-    given = read_recipe(recipe) if recipe else {}
+    method = str(overrides.get("method", "lewel_b"))
+    known = method in COUNTERPART  # another is refused below, with the names of these
+    given = read_recipe(recipe) if recipe else default_recipe(method) if known else {}
     if data is not None:
         overrides = {**overrides, "data": str(data)}
     elif "data" not in given:

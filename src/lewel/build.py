@@ -23,6 +23,8 @@ from lewel.eval.knn import knn_accuracy
 from lewel.methods.base import Method
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
+from lewel.methods.lewel_m import LewelM
+from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.backbone import RESNETS, STRIDE, Backbone, build_resnet
 from lewel.ops.randomness import generator, seed_of
 from lewel.optim.groups import parameter_groups
@@ -30,6 +32,13 @@ from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
 from lewel.train.loop import Plan, Probe
 
+METHODS: dict[str, Callable[..., Method]] = {
+    "lewel_b": LewelB,
+    "byol": BYOL,
+    "lewel_m": LewelM,
+    "moco_v2": MoCoV2,
+}
+ALIGNED, CONTRASTIVE = ("lewel_b", "lewel_m"), ("lewel_m", "moco_v2")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -41,34 +50,40 @@ def build_backbone(name: str, stem: str, width: int) -> Backbone:
     return Backbone(net, STRIDE[stem])  # type: ignore[index]
 
 
-def build_method(config: PretrainConfig) -> Method:
+def build_method(config: PretrainConfig, images: int) -> Method:
     """The method with its networks, initialised by the seed alone."""
     torch.manual_seed(seed_of(config.seed))
     backbone = build_backbone(config.backbone, config.stem, config.width)
     check_sizes(config, backbone)
-    head, teacher = config.head, config.teacher
-    shared: dict[str, Any] = {
+    head, teacher, contrast = config.head, config.teacher, config.contrast
+    arguments: dict[str, Any] = {
         "dim": head.dim,
         "hidden": head.hidden,
-        "statistics": teacher.statistics,
         "momentum": teacher.momentum,
         "momentum_schedule": teacher.schedule,
     }
-    if config.method == "byol":
-        return BYOL(backbone, **shared)
-    return LewelB(
-        backbone,
-        **shared,
-        aligned_dim=head.aligned_dim,
-        groups=head.groups,
-        aligned_weight=head.aligned_weight,
-    )
+    if config.method in CONTRASTIVE:
+        arguments |= {
+            "queue": contrast.queue or max(1, min(65_536, images // 4)),
+            "temperature": contrast.temperature,
+            "symmetric": contrast.symmetric,
+            "norm_groups": contrast.norm_groups,
+        }
+    else:
+        arguments["statistics"] = teacher.statistics
+    if config.method in ALIGNED:
+        arguments |= {
+            "aligned_dim": head.aligned_dim,
+            "groups": head.groups,
+            "aligned_weight": head.aligned_weight,
+        }
+    return METHODS[config.method](backbone, **arguments)
 
 
 def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
     """Sizes that do not go together are a mistake of the user's, said before anything runs."""
     groups = config.head.groups
-    if config.method == "lewel_b" and config.head.aligned_weight > 0:
+    if config.method in ALIGNED and config.head.aligned_weight > 0:
         for what, value, flag in (
             ("head.dim (d)", config.head.dim, "--head.dim"),
             (f"the channels of {config.backbone}", backbone.channels, "--width"),
@@ -78,6 +93,14 @@ def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
                     f"{what} is {value}, not a multiple of head.groups (h) {groups}: "
                     f"change {flag} or --head.groups."
                 )
+    share = config.batch_size // config.accumulate
+    if config.method in CONTRASTIVE and (
+        share % config.contrast.norm_groups or share < 2 * config.contrast.norm_groups
+    ):
+        raise UserError(
+            f"A micro-batch of {share} cannot be normalised in {config.contrast.norm_groups} "
+            "groups of 2 or more: change --batch-size or --contrast.norm-groups."
+        )
     if config.image_size < backbone.stride:
         raise UserError(
             f"image_size {config.image_size} is smaller than the stride {backbone.stride} of "

@@ -40,6 +40,19 @@ class TeacherPart(Part):
     schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine rises to 1.")
 
 
+class Contrast(Part):
+    """InfoNCE and the queue of the MoCo family."""
+
+    queue: int | None = Field(
+        None, ge=1, description="Keys in the queue; by default 65536 or a quarter of the images."
+    )
+    temperature: float = Field(0.2, gt=0, description="tau of Eq. 4.")
+    symmetric: bool = Field(False, description="Both views in turn, at twice the cost.")
+    norm_groups: int = Field(
+        8, ge=1, description="ShuffleBN: groups of the batch that are normalised apart."
+    )
+
+
 class Optim(Part):
     """The optimiser."""
 
@@ -100,7 +113,9 @@ class PretrainConfig(Part):
 
     data: Annotated[str, Parameter(show=False, parse=False)] = "scenes"
     limit: int | None = Field(None, ge=1, description="Use only so many images.")
-    method: Literal["lewel_b", "byol"] = Field("lewel_b", description="What to train by.")
+    method: Literal["lewel_b", "byol", "lewel_m", "moco_v2"] = Field(
+        "lewel_b", description="What to train by."
+    )
     backbone: str = Field("resnet50", description="The network: resnet10, 18, 34, 50, 101, 152.")
     stem: Literal["imagenet", "small", "tiny"] = Field(
         "imagenet", description="First layers: stride 4; small (64-127 px): 2; tiny (32-63 px): 1."
@@ -117,6 +132,7 @@ class PretrainConfig(Part):
     )
     head: Annotated[Head, Parameter(group="Head")] = Head()
     teacher: Annotated[TeacherPart, Parameter(group="Teacher")] = TeacherPart()
+    contrast: Annotated[Contrast, Parameter(group="Contrast")] = Contrast()
     optim: Annotated[Optim, Parameter(group="Optimiser")] = Optim()
     views: Annotated[Views, Parameter(group="Views", negative=())] = Views()
     knn: Annotated[Knn, Parameter(group="k-NN probe")] = Knn()

@@ -38,6 +38,7 @@ from lewel.train.metrics import Metrics, read_metrics
 from lewel.train.monitor import BadImages
 
 CPU = torch.device("cpu")
+COUNTERPART = {"lewel_b": "byol", "byol": "lewel_b", "lewel_m": "moco_v2", "moco_v2": "lewel_m"}
 
 
 class Parts:
@@ -47,7 +48,7 @@ class Parts:
         self.config, self.data = config, data
         self.fabric = build_fabric(config)
         self.plan = build_plan(config, len(data.unlabelled), self.fabric.device)
-        self.method = build_method(config)
+        self.method = build_method(config, len(data.unlabelled))
 
 
 def count(module: nn.Module) -> int:
@@ -192,7 +193,7 @@ def git_state() -> str | None:
 def summary(folder: RunFolder, run: Training) -> str:
     """What was reached, what was written, and what to do next."""
     about = json.loads(folder.card.read_text(encoding="utf-8"))
-    other = "byol" if about["method"] == "lewel_b" else "lewel_b"
+    other = COUNTERPART[about["method"]]
     lines = []
     if about["knn"] is not None:
         lines.append(

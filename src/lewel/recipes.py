@@ -23,6 +23,11 @@ def list_recipes() -> dict[str, str]:
     return out
 
 
+def default_recipe(method: str) -> dict[str, Any]:
+    """What a method is by default: the paper's, in 32 bits so that it runs on any device."""
+    return {**read_recipe(f"imagenet_{method}_100ep"), "precision": "32"}
+
+
 def read_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe by its name, or any YAML file."""
     shipped = recipe_folder() / "pretrain" / f"{name}.yaml"

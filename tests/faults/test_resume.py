@@ -105,6 +105,8 @@ def test_workers_do_not_change_the_numbers(tmp_path: Path) -> None:
     "flags",
     [
         ["--method", "byol"],
+        ["--method", "lewel_m", "--contrast.queue", "20", "--contrast.norm-groups", "2"],
+        ["--method", "moco_v2", "--contrast.norm-groups", "4", "--contrast.symmetric"],
         ["--optim.name", "sgd"],
         ["--optim.name", "adamw", "--optim.lr", "0.001"],
         ["--teacher.statistics", "ema"],

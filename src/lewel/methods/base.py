@@ -35,6 +35,13 @@ class Method(nn.Module):
         """Once before each epoch."""
 
 
+def both(one: Step, two: Step) -> Step:
+    """The two directions of a symmetric loss, summed."""
+    logs = {name: (one.logs[name] + two.logs[name]) / 2 for name in one.logs}
+    keys = [step.keys for step in (one, two) if step.keys is not None]
+    return Step(one.loss + two.loss, logs, torch.cat(keys) if keys else None)
+
+
 @torch.no_grad()
 def spread(embeddings: Tensor) -> Tensor:
     """How spread out embeddings (B, D) are: 1 for random directions, 0 when all have collapsed.

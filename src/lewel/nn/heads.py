@@ -17,6 +17,10 @@ class Embeddings(NamedTuple):
     aligned: Tensor | None = None  # (B, D/h, c) the aligned embeddings z_k
     maps: Tensor | None = None  # (B, D, N) the alignment maps W
 
+    def reorder(self, order: Tensor) -> "Embeddings":
+        """The images in another order."""
+        return Embeddings(*(None if part is None else part[order] for part in self))  # type: ignore[arg-type]
+
     def chunk(self, parts: int) -> list["Embeddings"]:
         """Views that went through together, apart again."""
         pooled = self.pooled.chunk(parts)

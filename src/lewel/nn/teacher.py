@@ -16,11 +16,14 @@ class Teacher(nn.Module):
 
     `ema` averages the parameters and normalises with its own batches; `eman` averages the batch
     norm statistics too and always stays in eval mode, so that both views go through in one pass.
+    With `shuffle` (ShuffleBN) a batch is normalised in another order than the student's.
     """
 
-    def __init__(self, student: nn.Module, statistics: Statistics = "eman") -> None:
+    def __init__(
+        self, student: nn.Module, statistics: Statistics = "eman", shuffle: bool = False
+    ) -> None:
         super().__init__()
-        self.statistics = statistics
+        self.statistics, self.shuffle = statistics, shuffle
         self.network = copy.deepcopy(student).requires_grad_(False)
         self.train(self.training)
 
@@ -32,9 +35,15 @@ class Teacher(nn.Module):
     def forward(self, *views: Tensor) -> list[Embeddings]:
         """Views (B, 3, S, S) each -> their embeddings, none with a gradient."""
         if self.training:  # batch statistics are per view
-            return [self.network(view) for view in views]
+            return [self._shuffled(view) if self.shuffle else self.network(view) for view in views]
         together: Embeddings = self.network(torch.cat(views))
         return together.chunk(len(views))
+
+    def _shuffled(self, view: Tensor) -> Embeddings:
+        """A view through the network in a random order, given back in its own."""
+        order = torch.randperm(len(view), device=view.device)
+        out: Embeddings = self.network(view[order])
+        return out.reorder(order.argsort())
 
     @torch.no_grad()
     def update(self, student: nn.Module, momentum: float) -> None:

@@ -1,8 +1,9 @@
 """Alignment maps: where a method learns. Every map sums to 1 over the positions."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from lewel.ops.precision import unit
 
 
 def softmax_maps(scores: Tensor, temperature: float = 1.0) -> Tensor:
@@ -12,9 +13,7 @@ def softmax_maps(scores: Tensor, temperature: float = 1.0) -> Tensor:
     a softmax over the positions (section 3.2). Always float32: the maps differ by little.
     """
     with torch.autocast(scores.device.type, enabled=False):
-        precise = scores if scores.dtype == torch.float64 else scores.float()
-        normalised = F.normalize(precise, dim=-1)
-        return (normalised.transpose(1, 2) / temperature).softmax(dim=-1)
+        return (unit(scores).transpose(1, 2) / temperature).softmax(dim=-1)
 
 
 def uniform_maps(features: Tensor) -> Tensor:

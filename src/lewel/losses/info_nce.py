@@ -1,0 +1,18 @@
+"""InfoNCE, the contrastive loss of MoCo v2 and LEWEL_M."""
+
+import torch
+from torch import Tensor
+
+from lewel.ops.precision import precise
+
+
+def info_nce(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """-log of the positive's share among all candidates, the mean over the rows.
+
+    Cosine similarities of the positives (M,) and of K negatives each (M, K) -> scalar. A negative
+    of -inf does not count. Eq. 4's denominator is read as the usual sum of exponentials. Float32
+    under autocast.
+    """
+    with torch.autocast(positive.device.type, enabled=False):
+        candidates = torch.cat([precise(positive)[:, None], precise(negative)], 1) / temperature
+        return (candidates.logsumexp(1) - candidates[:, 0]).mean()  # Eq. 4
