@@ -48,6 +48,7 @@ def start_process(out: Path, *flags: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 

@@ -12,6 +12,7 @@ import yaml
 from torchvision.models import ResNet
 
 import lewel
+from lewel.api import configure
 from lewel.cli import run
 from lewel.errors import UserError
 from lewel.recipes import list_recipes
@@ -133,13 +134,20 @@ def test_wrong_data_and_wrong_folders(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from lewel.train.folder import RunFolder
-
-    holder = RunFolder(tmp_path / "run")
-    holder.open()
+    code = (
+        "import sys; from pathlib import Path; from lewel.train.folder import RunFolder;"
+        f"folder = RunFolder(Path({str(tmp_path / 'run')!r})); folder.open();"
+        "print('held', flush=True);"
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
     assert tiny_run(tmp_path / "run") == 2
     assert "Another process is training" in capsys.readouterr().err
-    holder.close()
+    holder.communicate("")
     assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
 
 
@@ -153,6 +161,25 @@ def test_dry_run_shows_the_configuration_and_trains_nothing(
     assert (shown["seed"], shown["width"]) == (3, 16)
     assert "steps: 1,248" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_flags_are_checked_with_the_recipe_not_with_the_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("batch_size: 96\n")
+    command = ["pretrain", "scenes", "--recipe", str(tmp_path / "mine.yaml"), "--dry-run"]
+    assert run([*command, "--accumulate", "3"]) == 0
+    assert "learning rate: 0.3375" in capsys.readouterr().out  # 1.8 at 512
+    assert run([*command, "--accumulate", "5"]) == 2
+
+
+def test_scenes_is_the_embedded_data_even_where_a_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenes").mkdir()
+    assert configure("scenes", None, {}).data == "scenes"
+    assert configure("./scenes", None, {}).data == str(tmp_path / "scenes")
 
 
 def test_from_python(tmp_path: Path) -> None:
@@ -186,7 +213,8 @@ def test_every_recipe_takes_two_steps(tmp_path: Path, name: str) -> None:
         del sizes[key]
     words = [word for pair in sizes.items() for word in pair]
     command = ["pretrain", "scenes", "--recipe", name, "--out", str(tmp_path / "run"), *words]
-    assert run([*command, "--limit", "16", "--epochs", "1"]) == 0
+    small = ["--limit", "16", "--epochs", "1", "--contrast.norm-groups", "2"]
+    assert run([*command, *small, "--precision", "32"]) == 0
     assert [line["step"] for line in metrics(tmp_path / "run")] == [0, 1, 2]
 
 

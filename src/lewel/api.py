@@ -38,6 +38,11 @@ def pretrain(
     parts = Parts(config, opened)  # mistakes show before anything is written
     name = opened.unlabelled.name
     folder = RunFolder(Path(out) if out else Path("runs") / f"{name}-{config.method}")
+    if folder.path.resolve().is_relative_to(config.data):
+        raise UserError(
+            f"The run folder {folder.path} lies in the data {config.data}, and would become a part "
+            "of it: choose another --out."
+        )
     folder.open()
     try:
         run_in(folder, parts, console)
@@ -56,8 +61,9 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     elif "data" not in given:
         raise UserError("What are the images? Give a folder, a list file, or `scenes`.")
     config = resolve(given, overrides)
-    if Path(config.data).exists():
-        config = config.model_copy(update={"data": str(Path(config.data).resolve())})
+    path = Path(config.data).expanduser()
+    if config.data != "scenes" and path.exists():
+        config = config.model_copy(update={"data": str(path.resolve())})
     return config
 
 
@@ -72,7 +78,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "learning rate": peak_rate(config),
         "parameters of the backbone": count(method.student.backbone),
         "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
-        "positions of a map": (config.image_size // method.student.backbone.stride) ** 2,
+        "positions of a map": (-(-config.image_size // method.student.backbone.stride)) ** 2,
     }
 
 

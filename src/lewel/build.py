@@ -210,6 +210,8 @@ def build_probe(
     """k-NN accuracy, the bank from train and the queries from val; None without labels."""
     if data.train is None or data.val is None or not config.knn.every:
         return None
+    if data.train.classes is None or len(data.train.classes) < 2:
+        return None
     bank = choose(len(data.train), config.knn.bank)
     queries = choose(len(data.val), config.knn.queries)
     assert data.train.labels is not None
@@ -235,11 +237,13 @@ def build_probe(
             done += images
             report(f"k-NN: {done:,} of {len(bank) + len(queries):,} images")
 
+        known, has_known = extract(train, bank, advance=advance)
+        asked, has_asked = extract(val, queries, advance=advance)
         accuracy = knn_accuracy(
-            extract(train, bank, advance=advance),
-            labels,
-            extract(val, queries, advance=advance),
-            truth,
+            known[has_known],
+            labels[has_known],
+            asked[has_asked],
+            truth[has_asked],
             neighbours=config.knn.neighbours,
         )
         return {"knn": accuracy}

@@ -54,9 +54,9 @@ def pretrain(
     resolved = api.configure(data, recipe, given)
     import yaml
 
-    console.print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
+    print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
     for name, value in api.describe(resolved).items():
-        console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:g}")
+        print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:g}")
 
 
 @app.command
@@ -89,6 +89,9 @@ def run(arguments: list[str]) -> int:
         return 2
     except RunError as error:
         errors.print(str(error))
+        return 1
+    except OSError as error:  # a disk that is full, a folder that vanished
+        errors.print(f"{error.filename or 'The system'}: {error.strerror or error}.")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -144,16 +144,6 @@ class PretrainConfig(Part):
     checkpoint_minutes: float = Field(10, ge=0, description="Minutes between two checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept.")
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "PretrainConfig":
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of accumulate {self.accumulate}"
-            )
-        if self.batch_size // self.accumulate < 2:
-            raise ValueError("batch norm needs at least 2 images in a micro-batch")
-        return self
-
 
 # What may change between a run and its resumption; everything else is the run's identity.
 FREE = frozenset(
@@ -163,13 +153,26 @@ FREE = frozenset(
 
 def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
     """A recipe, then what the user said on top of it, as one checked configuration."""
-    if "batch_size" in recipe:  # the recipe's rate is for the recipe's batch
+    optim = recipe.get("optim")
+    if "batch_size" in recipe and isinstance(optim, dict) and "lr" in optim:
+        # The recipe's rate is for the recipe's batch.
         recipe = merge({"optim": {"lr_batch_size": recipe["batch_size"]}}, recipe)
     merged = merge(recipe, overrides)
     try:
         config = PretrainConfig.model_validate(merged)
     except ValidationError as error:
         raise UserError(explain(error)) from None
+    # Only now: flags alone are not compared with defaults that a recipe may replace.
+    if config.batch_size % config.accumulate:
+        raise UserError(
+            f"batch_size {config.batch_size} is not a multiple of accumulate {config.accumulate}: "
+            "change --batch-size or --accumulate."
+        )
+    if config.batch_size // config.accumulate < 2:
+        raise UserError(
+            "Batch norm needs at least 2 images in a micro-batch: raise --batch-size or lower "
+            "--accumulate."
+        )
     if config.channels_last is None:
         config = config.model_copy(update={"channels_last": config.image_size >= 128})
     return config

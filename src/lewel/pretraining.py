@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from lewel.build import (
 )
 from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_yaml
 from lewel.data.loader import TwoViews, finish_views
-from lewel.data.sources import Data
+from lewel.data.sources import Data, digest
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.train.checkpoint import Checkpoints, write_atomically
@@ -77,6 +78,13 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     state = checkpoints.load(say)
     step = 0 if state is None else int(state["step"])
+    content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
+    if state is not None and state["data"] != content:
+        raise UserError(
+            f"The images of {config.data} are not those that {folder.path} was trained on "
+            f"({state['data']['images']:,} then, {content['images']:,} now): restore them, or "
+            "choose another --out."
+        )
     for note in (*data.notes, *introduction(config, data, plan, method, fabric.device)):
         say(note)
     if step >= plan.steps:
@@ -92,8 +100,8 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         plan=plan,
         dataset=dataset,
         checkpoints=checkpoints,
-        metrics=Metrics(folder.metrics, step),
-        bad_images=BadImages(folder.bad_images, len(data.unlabelled)),
+        metrics=Metrics(folder.metrics, None if state is None else step),
+        bad_images=BadImages(folder.bad_images, len(data.unlabelled), plan.images_per_epoch),
         display=Display(plan.steps, step, plan.order.steps_per_epoch, console),
         probe=build_probe(config, data, method.student.backbone, fabric.device, plan.workers),
         on_save=lambda run: folder.export(
@@ -102,6 +110,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
             card(config, data, run, folder),
         ),
         config=config.model_dump(mode="json"),
+        data=content,
     )
     if state is not None:
         run.restore(state)
@@ -136,6 +145,11 @@ def introduction(
         lines.append(
             f"The learning rate {config.optim.lr:g} is for a batch of "
             f"{config.optim.lr_batch_size}: scaled to {peak_rate(config):g}."
+        )
+    if config.optim.warmup_epochs >= config.epochs:
+        lines.append(
+            f"The warm-up of {config.optim.warmup_epochs:g} epochs takes the whole run: "
+            "the learning rate only rises. Lower --optim.warmup-epochs."
         )
     if device.type == "cpu" and config.backbone == "resnet50" and config.image_size >= 128:
         lines.append(
@@ -179,9 +193,12 @@ def card(config: PretrainConfig, data: Data, run: Training, folder: RunFolder) -
     }
 
 
+@lru_cache(maxsize=1)
 def git_state() -> str | None:
     """The commit of the source tree that runs, where there is one."""
     here = Path(__file__).parent
+    if not (here.parents[1] / ".git").exists():  # installed, perhaps inside another repository
+        return None
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

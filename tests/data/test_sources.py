@@ -145,9 +145,18 @@ def test_split_folders_are_no_classes(tmp_path):
     assert open_at(fill(tmp_path, "val/1.jpg", "test/1.jpg")).train is None
 
 
-def test_classes_that_differ(tmp_path):
+def test_classes_that_differ_leave_nothing_to_judge_on(tmp_path):
     root = fill(tmp_path / "pets", "train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg", "val/c/1.jpg")
-    assert "(c only in val; a only in train)" in complaint(root)
+    data = open_data(str(root), image_size=32)
+    assert any("(c only in val; a only in train)" in note for note in data.notes)
+    assert (len(data.unlabelled), data.train, data.val) == (2, None, None)
+
+
+def test_an_empty_val_is_said_and_a_part_of_train_is_kept(tmp_path):
+    root = fill(tmp_path / "pets", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg", "val/x.txt")
+    data = open_data(str(root), image_size=32)
+    assert any("holds no image" in note for note in data.notes)
+    assert (len(data.train), len(data.val)) == (2, 1)
 
 
 def test_val_that_is_train(tmp_path):

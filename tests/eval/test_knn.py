@@ -53,7 +53,7 @@ def test_features_are_the_pooled_output_in_the_order_of_the_indices() -> None:
     backbone = small_backbone().eval()
     source = Scenes("val", 16, 12)
     indices = np.array([3, 0, 7])
-    features = extract_features(
+    features, readable = extract_features(
         backbone,
         source,
         indices,
@@ -63,6 +63,7 @@ def test_features_are_the_pooled_output_in_the_order_of_the_indices() -> None:
         device=torch.device("cpu"),
         batch_size=2,
     )
+    assert readable.all()
     images = torch.stack([source.read(int(i)) for i in indices]).float() / 127.5 - 1
     with torch.no_grad():
         assert torch.allclose(features, backbone.net(images), atol=1e-5)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from lewel.methods import lewel_b
 from lewel.train import checkpoint
 from lewel.train.checkpoint import Checkpoints
 from lewel.train.monitor import BadImages, CollapseWatch
-from tests.running import metrics, tiny_run
+from tests.running import metrics, tiny_command, tiny_run
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint_whole(
@@ -62,8 +64,8 @@ def test_a_damaged_checkpoint_is_said_and_passed_over(tmp_path: Path) -> None:
     assert state["step"] == 1
     assert len(said) == 2
     assert "step-000000003.pt is damaged" in said[0]
-    for path in store.paths():
-        path.write_bytes(b"nothing")
+    assert [path.name for path in store.paths()] == ["step-000000001.pt"]
+    store.paths()[0].write_bytes(b"nothing")
     with pytest.raises(RunError, match="No checkpoint"):
         store.load(said.append)
 
@@ -92,7 +94,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_overwritten(
 
     monkeypatch.setattr(lewel_b, "normalised_mse", breaks)
     assert tiny_run(tmp_path / "run", "--epochs", "4") == 1
-    assert "The loss stopped being finite" in capsys.readouterr().err
+    assert "stopped being finite" in capsys.readouterr().err
     kept = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
     assert sorted(kept) == ["step-000000000.pt", "step-000000004.pt"]
     assert all(np.isfinite(line.get("loss", 0)) for line in metrics(tmp_path / "run"))
@@ -135,22 +137,87 @@ def test_too_many_bad_images_stop_the_run(
 
 def test_the_list_of_bad_images_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.jsonl"
-    BadImages(path, 1000).look([(3, "a\tb\n.jpg", "empty file")], seen=500)
-    again = BadImages(path, 1000)
+    BadImages(path, 1000, 1000).look([(3, "a\tb\n.jpg", "empty file")], seen=500)
+    again = BadImages(path, 1000, 1000)
     again.look([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")], seen=600)
     assert again.bad == {3, 4}
+    assert len(path.read_text().splitlines()) == 2
+    path.write_text(path.read_text() + '{"index": 7, "ima')  # killed while writing
+    assert BadImages(path, 1000, 1000).bad == {3, 4}
     assert len(path.read_text().splitlines()) == 2
 
 
 def test_collapse_is_said_once_in_plain_words() -> None:
     said: list[str] = []
     watch = CollapseWatch(said.append)
-    watch.look([{"spread": 0.8, "target_spread": 0.9}])
+    watch.look([{"spread": 0.8, "target_spread": 0.02}], progress=0.1)  # EMAN begins like this
     assert said == []
-    watch.look([{"spread": 0.05, "target_spread": 0.9}])
-    watch.look([{"spread": 0.04, "target_spread": 0.9}])
+    watch.look([{"spread": 0.05, "target_spread": 0.9}], progress=0.1)
+    watch.look([{"spread": 0.04, "target_spread": 0.9}], progress=0.1)
     assert len(said) == 1
     assert "nearly the same embedding" in said[0]
-    watch.look([{"spread": 0.9, "target_spread": 0.9}])
-    watch.look([{"spread": 0.9, "target_spread": 0.02}])
+    watch.look([{"spread": 0.9, "target_spread": 0.9}], progress=0.5)
+    watch.look([{"spread": 0.9, "target_spread": 0.02}], progress=0.5)
     assert len(said) == 2
+
+
+def test_collapse_is_noticed_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lewel_b, "spread", lambda embeddings: torch.tensor(0.01))
+    assert tiny_run(tmp_path / "run", "--epochs", "2") == 0
+    assert capsys.readouterr().out.count("Collapse: all images") == 1
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, calls = lewel_b.LewelB.after_step, 0
+
+    def breaks(self: lewel_b.LewelB, *args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 8:  # the loss of this last step of an epoch was still fine
+            self.student.backbone.net.bn1.running_mean.fill_(float("inf"))
+        return real(self, *args)
+
+    monkeypatch.setattr(lewel_b.LewelB, "after_step", breaks)
+    assert tiny_run(tmp_path / "run", "--epochs", "4") == 1
+    assert "stopped being finite" in capsys.readouterr().err
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000000000.pt", "step-000000004.pt"]
+
+
+def test_a_disk_that_is_full_gives_one_sentence(tmp_path: Path) -> None:
+    """A limit on the size of files, for real: some write of the run must fail."""
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({400_000}, {400_000}));"
+        f"from lewel.cli import run; sys.exit(run({tiny_command(tmp_path / 'run')!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "could not be written" in done.stderr
+    assert not list((tmp_path / "run").rglob("*.partial"))
+
+
+def test_the_rule_for_bad_images_holds_for_small_data_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = photos(tmp_path / "photos", 46, 44)
+    flags = ("--epochs", "2", "--limit", "200", "--workers", "1")
+    assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1
+    assert "could not be read" in capsys.readouterr().err
+
+
+def test_a_bad_image_among_the_judged_ones_does_not_stop_the_run(tmp_path: Path) -> None:
+    for split, count in (("train", 20), ("val", 10)):
+        for name in ("cat", "dog"):
+            (tmp_path / "data" / split).mkdir(parents=True, exist_ok=True)
+            photos(tmp_path / "data" / split / name, count, 1)
+    flags = ("--epochs", "1", "--knn.every", "1", "--workers", "1", "--knn.neighbours", "3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lewel.train.monitor.BAD_SHARE", 0.5)
+        assert tiny_run(tmp_path / "run", *flags, data=str(tmp_path / "data")) == 0
+    assert "knn" in metrics(tmp_path / "run")[-1]

@@ -29,12 +29,7 @@ def test_it_equals_the_update_written_out(decay: float) -> None:
         for index, parameter in enumerate(fast):
             parameter.grad = torch.randn_like(parameter) * (index != 1)  # one gradient is 0
         for w, p, v in zip(slow, fast, velocity, strict=True):
-            zero = p.grad.norm() == 0
-            if zero and decay:  # only the decay pulls: |w| / (c |w|)
-                v.mul_(0.9).add_(lr * 1e-3 / decay * decay * w)
-                w.sub_(v)
-            else:
-                slow_lars(w, p.grad.clone(), v, lr=lr, decay=decay)
+            slow_lars(w, p.grad.clone(), v, lr=lr, decay=decay)
         optimizer.step()
         for w, p in zip(slow, fast, strict=True):
             assert torch.allclose(w, p, atol=1e-12)

@@ -1,6 +1,7 @@
 """The loop: accumulation, the order of the hooks, and no waiting for the device."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from lewel.build import build_method
 from lewel.config import read_yaml, resolve
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
+from lewel.train.loop import step_unless_skipped
 from tests.running import metrics, tiny_run
 
 
@@ -78,3 +80,15 @@ def test_training_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
     assert tiny_run(tmp_path / "run", *flags, "--teacher.statistics", "ema") == 0
     losses = [line["loss"] for line in metrics(tmp_path / "run")[1:]]
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
+
+
+@pytest.mark.parametrize(("scales", "stepped"), [((2.0, 1.0), False), ((2.0, 2.0), True)])
+def test_a_step_that_the_scaler_skipped_is_known(
+    scales: tuple[float, float], stepped: bool
+) -> None:
+    values = iter(scales)
+    fabric = SimpleNamespace(
+        _precision=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: next(values)))
+    )
+    optimizer = SimpleNamespace(step=lambda: None)
+    assert step_unless_skipped(fabric, optimizer) is stepped  # type: ignore[arg-type]

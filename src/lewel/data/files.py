@@ -1,5 +1,6 @@
 """Images in files: the source behind every folder and every list."""
 
+import copy
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,6 +35,12 @@ class Files:
 
     def __len__(self) -> int:
         return len(self._ends)
+
+    def without_labels(self) -> "Files":
+        """The same images, of which nothing is known."""
+        other = copy.copy(self)
+        other.labels, other.classes = None, None
+        return other
 
     def read(self, index: int) -> torch.Tensor:
         """The image, uint8 (3, H, W); raises UnreadableImage."""

@@ -33,12 +33,17 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
     for split in (splits[judging] for judging in JUDGING if judging in splits):
         if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
             raise UserError(f"{name}/{split} is the same folder as {name}/{shown}: remove it.")
-        val = _scan(root, split, name)
+        try:
+            val = _scan(root, split, name)
+        except UserError as error:  # it matters to whoever judges, not to who trains without labels
+            notes.append(str(error))
+            continue
         if val.classes is None:
             notes.append(f"{name}/{split}/ has no class folders: it is not used for judging.")
             continue
         if val.classes != train.classes:
-            raise UserError(_different_classes(name, split, val.classes, train.classes))
+            notes.append(_different_classes(name, split, val.classes, train.classes))
+            return train.without_labels(), None
         notes.append(f"{name} has {split}/: its {len(val):,} images are used for judging.")
         return train, val
     return train, None
@@ -55,7 +60,7 @@ def _different_classes(name: str, split: str, val: Sequence[str], train: Sequenc
             parts.append(f"{', '.join(names[:3])}{more} {text}")
     return (
         f"{name}/{split} and {name}/train have different class folders ({'; '.join(parts)}): "
-        "give both the same ones."
+        "nothing is judged."
     )
 
 

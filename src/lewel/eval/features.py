@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Dataset
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import leave_signals_to_the_parent
 from lewel.data.sources import Source
-from lewel.errors import RunError
 
 
 def whole_view(image: Tensor, size: int) -> Tensor:
@@ -23,16 +22,16 @@ def whole_view(image: Tensor, size: int) -> Tensor:
     height, width = image.shape[1:]
     if (height, width) == (size, size):
         return image
-    shorter = round(size * 8 / 7)
-    scale = shorter / min(height, width)
-    target = (max(size, round(height * scale)), max(size, round(width * scale)))
-    resized = F.interpolate(image[None], target, mode="bilinear", antialias=True)[0]
-    top, left = (target[0] - size) // 2, (target[1] - size) // 2
-    return resized[:, top : top + size, left : left + size]
+    side, shorter = min(height, width), round(size * 8 / 7)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = image[:, top : top + side, left : left + side]
+    resized = F.interpolate(square[None], (shorter, shorter), mode="bilinear", antialias=True)[0]
+    edge = (shorter - size) // 2
+    return resized[:, edge : edge + size, edge : edge + size]
 
 
-class WholeViews(Dataset[Tensor]):
-    """The chosen samples of a source, each as its whole view."""
+class WholeViews(Dataset[tuple[Tensor, bool]]):
+    """The chosen samples of a source, each as its whole view, and whether it could be read."""
 
     def __init__(self, source: Source, indices: np.ndarray, size: int) -> None:
         self.source, self.indices, self.size = source, indices, size
@@ -40,12 +39,12 @@ class WholeViews(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, position: int) -> Tensor:
-        index = int(self.indices[position])
+    def __getitem__(self, position: int) -> tuple[Tensor, bool]:
         try:
-            return whole_view(self.source.read(index), self.size).contiguous()
-        except UnreadableImage as error:
-            raise RunError(f"{self.source.describe(index)} cannot be read: {error}.") from None
+            image = self.source.read(int(self.indices[position]))
+        except UnreadableImage:
+            return torch.zeros(3, self.size, self.size, dtype=torch.uint8), False
+        return whole_view(image, self.size).contiguous(), True
 
 
 @torch.no_grad()
@@ -61,8 +60,8 @@ def extract_features(
     batch_size: int = 256,
     workers: int = 0,
     advance: Callable[[int], None] = lambda images: None,
-) -> Tensor:
-    """The mean token of each image, float32 (len(indices), C) on the CPU.
+) -> tuple[Tensor, Tensor]:
+    """The mean token of each image, float32 (N, C), and which could be read, bool (N,), on the CPU.
 
     `backbone` gives tokens (B, N, C). It is used as it is: call .eval() on it before.
     """
@@ -74,9 +73,10 @@ def extract_features(
     )
     centre = torch.tensor(mean, device=device).view(3, 1, 1)
     scale = torch.tensor(std, device=device).view(3, 1, 1)
-    parts = []
-    for pixels in loader:
+    parts, readable = [], []
+    for pixels, read in loader:
         images = (pixels.to(device).float() / 255 - centre) / scale
         parts.append(backbone(images).mean(1).float().cpu())
+        readable.append(read)
         advance(len(pixels))
-    return torch.cat(parts)
+    return torch.cat(parts), torch.cat(readable)

@@ -51,9 +51,9 @@ class LARS(Optimizer):
         decay = group["weight_decay"]
         if group["adapt"]:
             weight_norms = torch.stack(torch._foreach_norm(params))
-            scale = torch.stack(torch._foreach_norm(gradients)) + decay * weight_norms
-            trusts = group["trust"] * weight_norms / scale
-            usable = (weight_norms > 0) & (scale > 0)
+            gradient_norms = torch.stack(torch._foreach_norm(gradients))
+            trusts = group["trust"] * weight_norms / (gradient_norms + decay * weight_norms)
+            usable = (weight_norms > 0) & (gradient_norms > 0)
             rates = (torch.where(usable, trusts, 1.0) * group["lr"]).unbind()
         updates = torch._foreach_add(gradients, params, alpha=decay) if decay else gradients
         if group["adapt"]:

@@ -36,6 +36,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
+        self.newest: int | None = None  # the step that was saved or loaded last
 
     def paths(self) -> list[Path]:
         """All complete checkpoints, oldest first."""
@@ -47,20 +48,17 @@ class Checkpoints:
         path = self.folder / f"step-{step:09d}.pt"
         try:
             write_atomically(path, lambda aside: torch.save(state, aside))
-        except (OSError, RuntimeError) as error:  # torch wraps what the disk said
-            reason = error.__cause__ or error.__context__ or error
+        except (OSError, RuntimeError) as error:
             kept = self.paths()
             raise RunError(
                 f"The checkpoint of step {step} could not be written to {self.folder} "
-                f"({str(reason).splitlines()[0]}): "
-                + (
-                    f"{kept[-1].name} is whole; make room and run the same command again."
-                    if kept
-                    else "make room and run the same command again."
-                )
+                f"({_reason(error)}): {f'{kept[-1].name} is whole; ' if kept else ''}"
+                "make room and run the same command again."
             ) from error
+        self.newest = step
         for old in self.paths()[: -self.keep]:
-            old.unlink()
+            if old != path:
+                old.unlink()
         return path
 
     def load(self, say: Callable[[str], None]) -> State | None:
@@ -71,12 +69,24 @@ class Checkpoints:
                     damaged = archive.testzip()
                 if damaged is None:
                     state: State = torch.load(path, map_location="cpu", weights_only=True)
+                    self.newest = state["step"]
                     return state
             except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
                 damaged = str(error).splitlines()[0]
-            say(f"{path.name} is damaged ({damaged}): trying the one before it.")
-        if self.paths():
+            say(f"{path.name} is damaged ({damaged}): set aside, trying the one before it.")
+            path.rename(path.with_suffix(".damaged"))
+        if any(self.folder.glob("*.damaged")):
             raise RunError(
                 f"No checkpoint in {self.folder} can be read: restore one, or use another --out."
             )
         return None
+
+
+def _reason(error: BaseException) -> str:
+    """What the disk said; torch hides it in its own errors, or loses it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    return "is the disk full?"

@@ -18,7 +18,7 @@ class Display:
     def __init__(self, steps: int, done: int, steps_per_epoch: int, console: Console) -> None:
         self.steps, self.done, self.steps_per_epoch = steps, done, steps_per_epoch
         self.console = console
-        self.marks: deque[tuple[float, int]] = deque([(time.monotonic(), done)], maxlen=RECENT)
+        self.marks: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self.printed = float("-inf")
         self.progress: Progress | None = None
         if console.is_terminal:
@@ -26,6 +26,10 @@ class Display:
             self.progress = Progress(*columns, console=console)
             self.task = self.progress.add_task("starting", total=steps, completed=done)
             self.progress.start()
+
+    def begin(self) -> None:
+        """The first step is about to be taken: time counts from here."""
+        self.marks.append((time.monotonic(), self.done))
 
     def say(self, text: str) -> None:
         """One sentence for the user, above the live line."""

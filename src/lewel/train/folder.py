@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.train.checkpoint import write_atomically
 
 
@@ -43,11 +44,13 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"--out {self.path} cannot be written: {error.strerror}.") from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers don't hold it
         except OSError:
             raise UserError(
                 f"Another process is training in {self.path}: wait for it, or choose another --out."
             ) from None
+        for partial in self.path.rglob("*.partial"):  # left by a kill; nobody else writes here
+            partial.unlink()
 
     def close(self) -> None:
         if self._lock is not None:
@@ -73,4 +76,7 @@ def write_weights(path: Path, module: nn.Module, about: dict[str, str]) -> None:
         name: value.detach().to("cpu", memory_format=torch.contiguous_format)
         for name, value in module.state_dict().items()
     }
-    write_atomically(path, lambda aside: save_file(tensors, aside, metadata=about))
+    try:
+        write_atomically(path, lambda aside: save_file(tensors, aside, metadata=about))
+    except SafetensorError as error:
+        raise RunError(f"{path} could not be written ({error}): is the disk full?") from error

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lewel.data.loader import Batch, Order, TwoViews, finish_views, make_loader
-from lewel.errors import Interrupted
+from lewel.errors import Interrupted, RunError
 from lewel.methods.base import Method
 from lewel.ops.randomness import seed_of
 from lewel.train.checkpoint import Checkpoints, State
@@ -44,6 +44,10 @@ class Plan:
     def steps(self) -> int:
         return self.epochs * self.order.steps_per_epoch
 
+    @property
+    def images_per_epoch(self) -> int:
+        return self.order.steps_per_epoch * self.order.batch_size
+
     def probes_after(self, step: int) -> bool:
         """Whether the k-NN probe runs after this many steps: before, every so often, at the end."""
         if not self.probe_every:
@@ -68,20 +72,28 @@ class Training:
     probe: Probe | None
     on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
     config: dict[str, Any]  # as plain values, for the checkpoint
+    data: dict[str, Any]  # what was trained on, for the checkpoint
     step: int = 0
+    resumed: bool = False
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether steps were taken since the newest checkpoint."""
+        return self.checkpoints.newest != self.step
 
     def state(self) -> State:
         """All that a later process needs to go on exactly here."""
         return {
             "step": self.step,
             "config": self.config,
+            "data": self.data,
             "method": self.method.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric._precision.state_dict(),
         }
 
     def restore(self, state: State) -> None:
-        self.step = state["step"]
+        self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric._precision.load_state_dict(state["precision"])
@@ -121,52 +133,66 @@ class Clock:
 
 def train(run: Training) -> None:
     """Take the steps that remain; save after each epoch, every few minutes and at a stop."""
+    try:
+        with Interruption() as interruption:
+            _train(run, interruption)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunError(
+            f"A process that reads images died ({str(error).splitlines()[0]}): perhaps memory ran "
+            "out. Run the same command again to go on, with fewer --workers."
+        ) from error
+
+
+def _train(run: Training, interruption: Interruption) -> None:
     plan, fabric, order = run.plan, run.fabric, run.plan.order
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
     finite, collapse = FiniteWatch(fabric.device), CollapseWatch(run.display.say)
-    clock = Clock()
 
     def save() -> None:
-        finite.check(run.step)
-        run.metrics.flush()
+        finite.check(run.step, run.method)
+        run.metrics.flush(sync=True)
+        run.on_save(run)  # before the checkpoint: a finished run always has its exports
         run.checkpoints.save(run.step, run.state())
-        run.on_save(run)
 
-    if run.step == 0:
+    if not run.resumed:
         run.metrics.add({"step": 0, "epoch": 0.0, **look_at(run)}, {})
         save()
     pin = fabric.device.type == "cuda"
     loader = make_loader(run.dataset, order, run.step, plan.steps, plan.workers, pin)
+    clock = Clock()
     batches, saved = clock.waiting(iter(loader)), time.monotonic()
     module.train()
-    with Interruption() as interruption:
-        while run.step < plan.steps:
-            if run.step % order.steps_per_epoch == 0:
-                run.method.before_epoch()
-            numbers, on_device = take_step(run, module, optimizer, batches)
-            finite.look(on_device["loss"])
-            run.step += 1
-            clock.images += order.batch_size
-            epoch = round(run.step / order.steps_per_epoch, 4)
-            run.metrics.add({"step": run.step, "epoch": epoch, **numbers}, on_device)
-            if plan.probes_after(run.step):
-                with clock.paused():
-                    run.metrics.annotate(look_at(run))
-            if run.step % plan.log_every == 0 or run.step == plan.steps:
-                finite.check(run.step)
-                run.metrics.annotate(clock.lap())
-                lines = run.metrics.flush()
-                collapse.look(lines)
-                run.display.show(lines[-1])
-            minutes = (time.monotonic() - saved) / 60
-            stop = interruption.number
-            if stop or run.step % order.steps_per_epoch == 0 or minutes > plan.checkpoint_minutes:
-                with clock.paused():
-                    save()
-                saved = time.monotonic()
-            if stop and run.step < plan.steps:
-                raise Interrupted(stop, run.step)
+    run.display.begin()
+    while run.step < plan.steps:
+        if interruption.number is not None:
+            if run.unsaved:
+                save()
+            raise Interrupted(interruption.number, run.step)
+        if run.step % order.steps_per_epoch == 0:
+            run.method.before_epoch()
+        numbers, on_device = take_step(run, module, optimizer, batches)
+        finite.look(on_device["loss"])
+        run.step += 1
+        clock.images += order.batch_size
+        epoch = round(run.step / order.steps_per_epoch, 4)
+        run.metrics.add({"step": run.step, "epoch": epoch, **numbers}, on_device)
+        if plan.probes_after(run.step):
+            with clock.paused():
+                run.metrics.annotate(look_at(run))
+        if run.step % plan.log_every == 0 or run.step == plan.steps:
+            finite.check(run.step)
+            run.metrics.annotate(clock.lap())
+            lines = run.metrics.flush()
+            collapse.look(lines, run.step / plan.steps)
+            run.display.show(lines[-1])
+        minutes = (time.monotonic() - saved) / 60
+        if run.step % order.steps_per_epoch == 0 or minutes > plan.checkpoint_minutes:
+            with clock.paused():
+                save()
+            saved = time.monotonic()
 
 
 def take_step(

@@ -1,6 +1,7 @@
 """metrics.jsonl: one line for each step, every step once, whatever happens to the run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from lewel.train.checkpoint import write_atomically
 class Metrics:
     """Collects numbers on the device and writes them in bulk, so that no step waits for them."""
 
-    def __init__(self, path: Path, resumed_at: int) -> None:
+    def __init__(self, path: Path, resumed_at: int | None) -> None:
         self.path = path
         self.waiting: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
-        self._forget_after(resumed_at)
+        self._forget_after(-1 if resumed_at is None else resumed_at)
 
     def _forget_after(self, step: int) -> None:
         """Drop what was written after the checkpoint that the run goes on from."""
@@ -40,8 +41,11 @@ class Metrics:
         """Add to the step noted last."""
         self.waiting[-1][0].update(numbers)
 
-    def flush(self) -> list[dict[str, Any]]:
-        """Read the waiting scalars in one transfer, write all lines, and return them."""
+    def flush(self, sync: bool = False) -> list[dict[str, Any]]:
+        """Read the waiting scalars in one transfer, write all lines, and return them.
+
+        With `sync` the file is on the disk afterwards, whatever happens to the machine.
+        """
         if not self.waiting:
             return []
         scalars = [value.float() for _, values in self.waiting for value in values.values()]
@@ -51,6 +55,9 @@ class Metrics:
         ]
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         self.waiting.clear()
         return lines
 

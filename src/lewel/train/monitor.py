@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lewel.errors import RunError
 
 COLLAPSED = 0.1  # spread of the embeddings; 1 for random directions, 0 when all are equal
+SETTLED = 0.2  # share of the training after which the teacher has followed the student
 BAD_SHARE = 0.05
 BAD_GRACE = 100  # images seen before the share of bad ones is judged
 
@@ -21,11 +22,15 @@ class CollapseWatch:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.warned = say, False
 
-    def look(self, lines: list[dict[str, Any]]) -> None:
-        """Judge the steps reported last, by the student's and the teacher's embeddings."""
+    def look(self, lines: list[dict[str, Any]], progress: float) -> None:
+        """Judge the steps reported last, by the student's and the teacher's embeddings.
+
+        An EMAN teacher starts with statistics that fit nothing, and is judged later.
+        """
+        names = ("spread", "target_spread") if progress > SETTLED else ("spread",)
         means = [
             sum(line[name] for line in lines) / len(lines)
-            for name in ("spread", "target_spread")
+            for name in names
             if lines and all(name in line for line in lines)
         ]
         if not means:
@@ -48,11 +53,16 @@ class FiniteWatch:
     def look(self, loss: Tensor) -> None:
         self.finite &= loss.detach().isfinite()
 
-    def check(self, step: int) -> None:
-        """Read the flag (this waits for the device); stop the run where it fell."""
-        if not self.finite.item():
+    def check(self, step: int, network: nn.Module | None = None) -> None:
+        """Read the flag (this waits for the device), and look at all weights before a save."""
+        finite = self.finite
+        if network is not None:
+            tensors = [*network.parameters(), *network.buffers()]
+            norms = torch._foreach_norm([t.detach() for t in tensors if t.is_floating_point()])
+            finite = finite & torch.stack([norm.float() for norm in norms]).isfinite().all()
+        if not finite.item():
             raise RunError(
-                f"The loss stopped being finite at or shortly before step {step}: nothing was "
+                f"The loss or the weights stopped being finite by step {step}: nothing was "
                 "saved since. Lower --optim.lr or use --precision 32; the last checkpoint is good."
             )
 
@@ -60,26 +70,30 @@ class FiniteWatch:
 class BadImages:
     """Counts images that can't be read over all workers, and lists them in the run folder."""
 
-    def __init__(self, path: Path, total: int) -> None:
+    def __init__(self, path: Path, total: int, per_epoch: int) -> None:
         self.path, self.total = path, total
+        self.grace = min(BAD_GRACE, per_epoch)
         self.bad: set[int] = set()
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
+            if lines and not lines[-1].endswith("}"):  # cut off by a kill
+                lines.pop()
+                path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
             self.bad = {json.loads(line)["index"] for line in lines}
 
     def look(self, found: Iterable[tuple[int, str, str]], seen: int) -> None:
         """Take what one batch found; `seen` is how many images the run has asked for so far."""
-        new = {index: (name, why) for index, name, why in found if index not in self.bad}
-        if not new:
-            return
-        self.bad |= new.keys()
-        with self.path.open("a", encoding="utf-8") as file:
-            for index, (name, why) in new.items():
-                file.write(json.dumps({"index": index, "image": name, "reason": why}) + "\n")
+        for index, name, why in found:
+            if index not in self.bad:
+                self.bad.add(index)
+                line = json.dumps({"index": index, "image": name, "reason": why})
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
         looked_at = min(seen, self.total)
-        if looked_at >= min(BAD_GRACE, self.total) and len(self.bad) > BAD_SHARE * looked_at:
-            name, why = next(iter(new.values()))
+        if seen >= self.grace and len(self.bad) > BAD_SHARE * looked_at:
+            last = json.loads(self.path.read_text(encoding="utf-8").splitlines()[-1])
             raise RunError(
                 f"{len(self.bad)} of the {looked_at} images seen could not be read, more than "
-                f"{BAD_SHARE:.0%} (for example {name}: {why}). All are listed in {self.path}."
+                f"{BAD_SHARE:.0%} (for example {last['image']}: {last['reason']}). "
+                f"All are listed in {self.path}."
             )
