@@ -89,6 +89,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         say(note)
     if step >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
+        say(summary(folder, config))
         return
     write_atomically(folder.config, lambda aside: write_yaml(config, aside))
     if step == 0:
@@ -119,7 +120,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         train(run)
     finally:
         run.display.close()
-    say(summary(folder, run))
+    say(summary(folder, config))
 
 
 def refuse_another_run(folder: RunFolder, before: PretrainConfig, config: PretrainConfig) -> None:
@@ -139,7 +140,7 @@ def introduction(
     lines = [
         f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
         f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "
-        f"{config.epochs} epochs = {plan.steps:,} steps of {config.batch_size}, on {device.type}"
+        f"epochs: {config.epochs} = {plan.steps:,} steps of {config.batch_size}, on {device.type}"
     ]
     if config.batch_size != config.optim.lr_batch_size:
         lines.append(
@@ -207,24 +208,25 @@ def git_state() -> str | None:
     return done.stdout.strip() or None
 
 
-def summary(folder: RunFolder, run: Training) -> str:
+def summary(folder: RunFolder, config: PretrainConfig) -> str:
     """What was reached, what was written, and what to do next."""
     about = json.loads(folder.card.read_text(encoding="utf-8"))
-    other = COUNTERPART[about["method"]]
+    other = COUNTERPART[config.method]
     lines = []
     if about["knn"] is not None:
         lines.append(
             f"k-NN accuracy {about['knn_before']:.1%} before, {about['knn']:.1%} after "
             f"({about['steps']} steps)"
         )
-    if run.bad_images.bad:
-        lines.append(f"{len(run.bad_images.bad)} unreadable images: see {folder.bad_images}")
+    if folder.bad_images.exists():
+        bad = len(folder.bad_images.read_text(encoding="utf-8").splitlines())
+        lines.append(f"{bad} unreadable images: see {folder.bad_images}")
     lines += [
         f"wrote {folder.backbone} (weights), {folder.card.name}, {folder.views.name}, "
         f"{folder.metrics.name}",
         "next:",
         f"  {program()} pretrain --recipe {folder.config} --out {folder.path} "
-        f"--epochs {2 * run.plan.epochs}    # train on",
+        f"--epochs {2 * config.epochs}    # train on",
         f"  {program()} pretrain --recipe {folder.config} --method {other} --out "
         f"{folder.path.with_name(folder.path.name + '-' + other)}    # compare with {other}",
         f"  import lewel; lewel.load_backbone({str(folder.path)!r})    # Python: a plain network",
