@@ -30,8 +30,7 @@ from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_
 from lewel.data.loader import TwoViews, finish_views
 from lewel.data.sources import Data, digest
 from lewel.errors import UserError
-from lewel.methods.base import Method
-from lewel.train.checkpoint import Checkpoints, write_atomically
+from lewel.train.checkpoint import Checkpoints, State, write_atomically
 from lewel.train.display import Display
 from lewel.train.folder import RunFolder
 from lewel.train.loop import Plan, Training, train
@@ -59,8 +58,7 @@ def count(module: nn.Module) -> int:
 
 def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     """One process's share of a run, from wherever it stands to its end."""
-    config, data, fabric = parts.config, parts.data, parts.fabric
-    plan, method = parts.plan, parts.method
+    config, data, plan = parts.config, parts.data, parts.plan
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -70,40 +68,56 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         refuse_another_run(folder, before, config)
         if config.epochs > before.epochs:
             say(f"{before.epochs} epochs become {config.epochs}: the schedules are stretched.")
-    if config.channels_last:
-        method.to(memory_format=torch.channels_last)
-    fabric.launch()
-    method.to(fabric.device)
-    dataset = build_dataset(config, data.unlabelled)
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     state = checkpoints.load(say)
-    step = 0 if state is None else int(state["step"])
     content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
-    if state is not None and state["data"] != content:
-        raise UserError(
-            f"The images of {config.data} are not those that {folder.path} was trained on "
-            f"({state['data']['images']:,} then, {content['images']:,} now): restore them, or "
-            "choose another --out."
-        )
-    for note in (*data.notes, *introduction(config, data, plan, method, fabric.device)):
+    if state is not None:
+        refuse_other_data(folder, state["data"], content)
+    for note in (*data.notes, *introduction(parts)):
         say(note)
-    if step >= plan.steps:
+    if state is not None and state["step"] >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
         say(summary(folder, config))
         return
     write_atomically(folder.config, lambda aside: write_yaml(config, aside))
-    if step == 0:
-        draw_views(dataset, plan, folder)
+    run = assemble(folder, parts, checkpoints, content, state, console)
+    if state is None:
+        draw_views(run.dataset, plan, folder)
+    else:
+        say(f"resumed at step {run.step}")
+    try:
+        train(run)
+    finally:
+        run.display.close()
+    say(summary(folder, config))
+
+
+def assemble(
+    folder: RunFolder,
+    parts: Parts,
+    checkpoints: Checkpoints,
+    content: dict[str, Any],
+    state: State | None,
+    console: Console,
+) -> Training:
+    """Everything that takes part in the training, on its device, in the state it was left in."""
+    config, data, fabric = parts.config, parts.data, parts.fabric
+    plan, method = parts.plan, parts.method
+    fabric.launch()
+    if config.channels_last:
+        method.to(memory_format=torch.channels_last)
+    method.to(fabric.device)
+    step = None if state is None else int(state["step"])
     run = Training(
         fabric=fabric,
         method=method,
         optimizer=build_optimizer(method, config),
         plan=plan,
-        dataset=dataset,
+        dataset=build_dataset(config, data.unlabelled),
         checkpoints=checkpoints,
-        metrics=Metrics(folder.metrics, None if state is None else step),
+        metrics=Metrics(folder.metrics, resumed_at=step),
         bad_images=BadImages(folder.bad_images, len(data.unlabelled), plan.images_per_epoch),
-        display=Display(plan.steps, step, plan.order.steps_per_epoch, console),
+        display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, console),
         probe=build_probe(config, data, method.student.backbone, fabric.device, plan.workers),
         on_save=lambda run: folder.export(
             run.method.student.backbone.net,
@@ -115,12 +129,16 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     )
     if state is not None:
         run.restore(state)
-        say(f"resumed at step {step}")
-    try:
-        train(run)
-    finally:
-        run.display.close()
-    say(summary(folder, config))
+    return run
+
+
+def refuse_other_data(folder: RunFolder, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """A run goes on with the images it began with: other ones would be another run."""
+    if before != now:
+        raise UserError(
+            f"The images are not those that {folder.path} was trained on ({before['images']:,} "
+            f"then, {now['images']:,} now): restore them, or choose another --out."
+        )
 
 
 def refuse_another_run(folder: RunFolder, before: PretrainConfig, config: PretrainConfig) -> None:
@@ -133,10 +151,10 @@ def refuse_another_run(folder: RunFolder, before: PretrainConfig, config: Pretra
         )
 
 
-def introduction(
-    config: PretrainConfig, data: Data, plan: Plan, method: Method, device: torch.device
-) -> list[str]:
+def introduction(parts: Parts) -> list[str]:
     """What is about to happen, in a few lines."""
+    config, data, plan = parts.config, parts.data, parts.plan
+    method, device = parts.method, parts.fabric.device
     lines = [
         f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
         f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "

@@ -79,10 +79,8 @@ class LewelM(Method):
 
     def global_loss(self, view: Embeddings, key: Tensor) -> Tensor:
         """L_g: embeddings (B, d) against keys (B, d) and the queue."""
-        query = unit(view.pooled)
-        with torch.autocast(query.device.type, enabled=False):
-            positive, negative = (query * key).sum(1), query @ self.queue.keys.T
-        return info_nce(positive, negative, self.temperature)
+        similarities = self.queue.similarities(unit(view.pooled), key)
+        return info_nce(*similarities, self.temperature)
 
     def aligned_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_a: embedding k of an image against embedding k of its other view, and against all

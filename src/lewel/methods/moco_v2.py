@@ -1,6 +1,5 @@
 """MoCo v2, the baseline of LEWEL_M: tell a view's partner from a queue of other images."""
 
-import torch
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
@@ -52,9 +51,7 @@ class MoCoV2(Method):
         """One direction: the student's view against the teacher's other view and the queue."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)
-        with torch.autocast(query.device.type, enabled=False):
-            positive, negative = (query * key).sum(1), query @ self.queue.keys.T
-        loss = info_nce(positive, negative, self.temperature)
+        loss = info_nce(*self.queue.similarities(query, key), self.temperature)
         return Step(loss, {"spread": spread(query), "target_spread": spread(key)}, key)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:

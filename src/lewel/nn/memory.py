@@ -16,6 +16,11 @@ class Queue(nn.Module):
         self.register_buffer("keys", F.normalize(torch.randn(size, dim), dim=1))
         self.register_buffer("position", torch.zeros((), dtype=torch.long))
 
+    def similarities(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Of unit queries (B, D) with their own keys (B,), and with all in the queue (B, size)."""
+        with torch.autocast(query.device.type, enabled=False):
+            return (query * key).sum(1), query @ self.keys.T
+
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
         """Replace the oldest keys by new ones (B, D); of more than fit, the last ones stay."""
