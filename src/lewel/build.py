@@ -59,6 +59,7 @@ def build_method(config: PretrainConfig, images: int) -> Method:
     arguments: dict[str, Any] = {
         "dim": head.dim,
         "hidden": head.hidden,
+        "statistics": teacher.statistics,
         "momentum": teacher.momentum,
         "momentum_schedule": teacher.schedule,
     }
@@ -69,8 +70,6 @@ def build_method(config: PretrainConfig, images: int) -> Method:
             "symmetric": contrast.symmetric,
             "norm_groups": contrast.norm_groups,
         }
-    else:
-        arguments["statistics"] = teacher.statistics
     if config.method in ALIGNED:
         arguments |= {
             "aligned_dim": head.aligned_dim,

@@ -40,7 +40,7 @@ def pretrain(
     recipe
         A recipe by name (`lewel recipes`) or a YAML file; flags override it.
     out
-        The run folder; by default runs/<data>-<method>.
+        The run folder; by default runs/DATA-METHOD.
     dry_run
         Show the resolved configuration and what the run would be, and stop.
     """

@@ -36,7 +36,7 @@ class TeacherPart(Part):
     statistics: Literal["ema", "eman"] = Field(
         "eman", description="Average parameters only, or the batch norm statistics too."
     )
-    momentum: Share = Field(0.98, description="alpha at the start.")
+    momentum: Share = Field(0.98, description="alpha, how much the teacher keeps of itself.")
     schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine rises to 1.")
 
 

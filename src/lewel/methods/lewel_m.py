@@ -9,7 +9,7 @@ from lewel.nn.backbone import Backbone
 from lewel.nn.heads import CoupledHead, Embeddings, Encoder, GlobalHead
 from lewel.nn.memory import Queue
 from lewel.nn.norm import normalise_in_groups
-from lewel.nn.teacher import Teacher
+from lewel.nn.teacher import Statistics, Teacher
 from lewel.ops.precision import unit
 from lewel.optim.schedules import MomentumSchedule, teacher_momentum
 
@@ -36,6 +36,7 @@ class LewelM(Method):
         temperature: float = 0.2,
         symmetric: bool = False,
         norm_groups: int = 8,
+        statistics: Statistics = "ema",
         momentum: float = 0.999,
         momentum_schedule: MomentumSchedule = "constant",
     ) -> None:
@@ -50,7 +51,7 @@ class LewelM(Method):
         )
         self.student = Encoder(backbone, head)
         normalise_in_groups(self.student, norm_groups)
-        self.teacher = Teacher(self.student, "ema", shuffle=norm_groups > 1)
+        self.teacher = Teacher(self.student, statistics, shuffle=norm_groups > 1)
         if aligned_weight < 1:
             self.queue = Queue(queue, dim)
 

@@ -8,7 +8,7 @@ from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead
 from lewel.nn.memory import Queue
 from lewel.nn.norm import normalise_in_groups
-from lewel.nn.teacher import Teacher
+from lewel.nn.teacher import Statistics, Teacher
 from lewel.ops.precision import unit
 from lewel.optim.schedules import MomentumSchedule, teacher_momentum
 
@@ -30,6 +30,7 @@ class MoCoV2(Method):
         temperature: float = 0.2,
         symmetric: bool = False,
         norm_groups: int = 8,
+        statistics: Statistics = "ema",
         momentum: float = 0.999,
         momentum_schedule: MomentumSchedule = "constant",
     ) -> None:
@@ -38,7 +39,7 @@ class MoCoV2(Method):
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
         self.student = Encoder(backbone, GlobalHead(backbone.channels, hidden, dim))
         normalise_in_groups(self.student, norm_groups)
-        self.teacher = Teacher(self.student, "ema", shuffle=norm_groups > 1)
+        self.teacher = Teacher(self.student, statistics, shuffle=norm_groups > 1)
         self.queue = Queue(queue, dim)
 
     def forward(self, views: list[Tensor]) -> Step:
