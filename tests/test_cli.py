@@ -129,6 +129,8 @@ def test_wrong_data_and_wrong_folders(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "holds other files and no run" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert tiny_run(tmp_path / "file") == 2
+    assert run(["recipes", "please"]) == 2
+    assert "Nothing takes the words 'please'" in capsys.readouterr().err
     assert run(["pretran"]) == 2
     assert 'Did you mean "pretrain"?' in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
@@ -83,6 +84,10 @@ def run(arguments: list[str]) -> int:
     except CycloptsValidationError as error:
         cause = error.__cause__
         errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
+        return 2
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens)
+        errors.print(f"Nothing takes the words {words!r}: see `lewel --help` and its commands'.")
         return 2
     except (CycloptsError, UserError) as error:
         errors.print(str(error))
