@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
         errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
         return 2
     except UnusedCliTokensError as error:
-        words = " ".join(error.unused_tokens)
+        words = " ".join(error.unused_tokens or [])
         errors.print(f"Nothing takes the words {words!r}: see `lewel --help` and its commands'.")
         return 2
     except (CycloptsError, UserError) as error:
