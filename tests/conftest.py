@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lewel.nn.backbone import Backbone, build_resnet
+from lewel.nn.backbone import Backbone, ResNetBackbone, build_resnet
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def _same_draws() -> None:
 
 def small_backbone(width: int = 8) -> Backbone:
     """A real but tiny ResNet: 16 px images give 2x2 positions of 8 * width channels."""
-    return Backbone(build_resnet("resnet10", stem="tiny", width=width), 8)
+    return ResNetBackbone(build_resnet("resnet10", stem="small", width=width))
 
 
 def randomise_statistics(module: torch.nn.Module) -> None:

@@ -13,7 +13,7 @@ from lewel.cli import run
 
 TINY = {
     "--backbone": "resnet10",
-    "--stem": "tiny",
+    "--stem": "small",
     "--width": "8",
     "--image-size": "16",
     "--batch-size": "8",

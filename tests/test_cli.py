@@ -103,10 +103,10 @@ def test_another_configuration_into_the_same_folder_is_refused(
         (["--head.dim", "7"], "head.dim (d) is 7, not a multiple of head.groups (h) 2"),
         (["--head.groups", "3", "--head.dim", "9"], "the channels of resnet10 is 64"),
         (["--batch-size", "64"], "The batch size 64 is larger than the data (32 images)"),
-        (["--stem", "imagenet"], "smaller than the stride 32"),
+        (["--stem", "imagenet"], "at 1 positions, too few"),
         (["--precision", "16-mixed"], "needs a GPU"),
         (["--limit", "0"], "limit"),
-        (["--accelerator", "cuda"], "--accelerator cuda cannot be used"),
+        (["--accelerator", "cuda"], "--accelerator cuda --devices 1 cannot be used"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_2(
@@ -192,7 +192,7 @@ def test_from_python(tmp_path: Path) -> None:
         method="byol",
         out=tmp_path / "run",
         backbone="resnet10",
-        stem="tiny",
+        stem="small",
         width=8,
         image_size=16,
         batch_size=8,

@@ -7,15 +7,26 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torchvision.models import ResNet
+from torch import nn
 
-from lewel.build import build_backbone, peak_rate
+from lewel.build import build_fabric, build_optimizer, build_plain, peak_rate
 from lewel.config import PretrainConfig, resolve
-from lewel.data.sources import open_data
+from lewel.data.named import NAMES
 from lewel.errors import UserError
-from lewel.pretraining import COUNTERPART, Parts, count, run_in
+from lewel.nn.backbone import exports_of
+from lewel.pretraining import (
+    COUNTERPART,
+    Parts,
+    count,
+    open_configured,
+    pretrain_here,
+    pretrain_in_process,
+)
 from lewel.recipes import default_recipe, read_recipe
-from lewel.train.folder import RunFolder
+from lewel.train.devices import placement
+from lewel.train.estimate import estimate_memory, estimate_seconds
+from lewel.train.launch import launch
+from lewel.train.loop import optimizer_slots
 
 
 def pretrain(
@@ -28,27 +39,30 @@ def pretrain(
 ) -> Path:
     """Pre-train a backbone on images without labels, or go on where an earlier call stopped.
 
-    `data` is a folder, a list file or `scenes`; `recipe` a shipped name or a YAML file; every
-    other value of the configuration is a keyword (`epochs=20, optim={"lr": 0.3}`). Returns the
-    run folder.
+    `data` is a folder, a list file, a data set's name or `scenes`; `recipe` a shipped name or a
+    YAML file; every other value of the configuration is a keyword (`epochs=20,
+    optim={"lr": 0.3}`). Returns the run folder.
     """
-    console = console or Console()
     config = configure(data, recipe, overrides)
-    opened = open_data(config.data, image_size=config.image_size, limit=config.limit)
-    parts = Parts(config, opened)  # mistakes show before anything is written
-    name = opened.unlabelled.name
-    folder = RunFolder(Path(out) if out else Path("runs") / f"{name}-{config.method}")
-    if folder.path.resolve().is_relative_to(config.data):
+    place = placement(config.devices, config.nodes)
+    fabric = build_fabric(config, place)
+    starts_others = place.ranks > 1 and place.starter == "lewel"
+    if not starts_others:
+        fabric.launch()  # joins the processes that torchrun or srun has started
+    parts = Parts(config, open_configured(config), place, fabric)  # mistakes show before a write
+    name = parts.data.unlabelled.name
+    path = Path(out) if out else Path("runs") / f"{name}-{config.method}"
+    if path.resolve().is_relative_to(config.data):
         raise UserError(
-            f"The run folder {folder.path} lies in the data {config.data}, and would become a part "
+            f"The run folder {path} lies in the data {config.data}, and would become a part "
             "of it: choose another --out."
         )
-    folder.open()
-    try:
-        run_in(folder, parts, console)
-    finally:
-        folder.close()
-    return folder.path
+    if starts_others:
+        del parts
+        launch(fabric, pretrain_in_process, config, place, path)
+    else:
+        pretrain_here(parts, path, console or Console())
+    return path
 
 
 def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
@@ -59,31 +73,58 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     if data is not None:
         overrides = {**overrides, "data": str(data)}
     elif "data" not in given:
-        raise UserError("What are the images? Give a folder, a list file, or `scenes`.")
+        raise UserError(
+            "What are the images? Give a folder, a list file, a data set's name, or `scenes`."
+        )
     config = resolve(given, overrides)
     path = Path(config.data).expanduser()
-    if config.data != "scenes" and path.exists():
+    if config.data != "scenes" and config.data not in NAMES and path.exists():
         config = config.model_copy(update={"data": str(path.resolve())})
     return config
 
 
 def describe(config: PretrainConfig) -> dict[str, Any]:
-    """What a run would be, without starting it: images, steps, parameters."""
-    opened = open_data(config.data, image_size=config.image_size, limit=config.limit)
-    parts = Parts(config, opened)
-    method = parts.method
+    """What a run would be, without starting it: images, steps, parameters, memory, time."""
+    place = placement(config.devices, config.nodes)
+    parts = Parts(config, open_configured(config), place, build_fabric(config, place))
+    method, plan, device = parts.method, parts.plan, parts.fabric.device
+    micro = config.batch_size // place.ranks // config.accumulate
+    slots = optimizer_slots(build_optimizer(method, config))
+    memory = estimate_memory(method, slots, config.image_size, micro, plan.half)
+    seconds = config.accumulate * estimate_seconds(
+        method,
+        config.image_size,
+        plan.channels_last,
+        device,
+        micro,
+        plan.half,
+        at_most=16 if device.type == "cpu" else 64,
+    )
     return {
-        "images": len(opened.unlabelled),
+        "images": len(parts.data.unlabelled),
         "steps": parts.plan.steps,
         "learning rate": peak_rate(config),
         "parameters of the backbone": count(method.student.backbone),
         "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
-        "positions of a map": (-(-config.image_size // method.student.backbone.stride)) ** 2,
+        "positions of a map": method.student.backbone.positions(config.image_size),
+        "exports": ", ".join(exports_of(config.backbone, config.stem, config.width)),
+        "memory of a device": f"about {memory.total / 1e9:.1f} GB for {micro} images at a time",
+        "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
+        f"{seconds:.2g} s a step, if reading images keeps up",
     }
 
 
-def load_backbone(path: str | Path) -> ResNet:
-    """The trained backbone of a run folder or backbone.safetensors, a plain torchvision module.
+def duration(seconds: float) -> str:
+    """A length of time in the unit that fits it."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def load_backbone(path: str | Path) -> nn.Module:
+    """The trained backbone of a run folder or backbone.safetensors, a plain torchvision or timm
+    module.
 
     It maps normalised images (B, 3, S, S) to pooled features (B, C) and is in eval mode.
     """
@@ -98,6 +139,6 @@ def load_backbone(path: str | Path) -> ResNet:
         raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     if "backbone" not in about:
         raise UserError(f"{file} was not written by lewel: it does not say which network it is.")
-    net = build_backbone(about["backbone"], about["stem"], about["width"]).net
+    net = build_plain(about["backbone"], about["stem"], about["width"], about["image_size"])
     net.load_state_dict(load_file(file))
     return net.eval()

@@ -1,13 +1,10 @@
 """From a configuration to objects: the only file that knows the names of things."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import nn
@@ -18,18 +15,27 @@ from lewel.data.loader import Order, TwoViews
 from lewel.data.sources import Data, Source
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
-from lewel.eval.features import extract_features
-from lewel.eval.knn import knn_accuracy
+from lewel.eval.probe import KnnProbe
+from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
-from lewel.nn.backbone import RESNETS, STRIDE, Backbone, build_resnet
-from lewel.ops.randomness import generator, seed_of
+from lewel.nn.backbone import (
+    RESNETS,
+    Backbone,
+    ResNetBackbone,
+    TimmBackbone,
+    build_resnet,
+    build_timm,
+)
+from lewel.ops.randomness import seed_of
+from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
+from lewel.train.devices import Placement, default_workers, open_fabric
 from lewel.train.loop import Plan, Probe
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -42,23 +48,47 @@ ALIGNED, CONTRASTIVE = ("lewel_b", "lewel_m"), ("lewel_m", "moco_v2")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def build_backbone(name: str, stem: str, width: int) -> Backbone:
+def build_backbone(name: str, stem: str, width: int, image_size: int) -> Backbone:
     """A backbone by its name."""
-    if name not in RESNETS:
-        raise UserError(f"There is no backbone {name!r}: expected one of {', '.join(RESNETS)}.")
-    net = build_resnet(name, stem=stem, width=width)  # type: ignore[arg-type]
-    return Backbone(net, STRIDE[stem])  # type: ignore[index]
+    if name in RESNETS:
+        return ResNetBackbone(build_resnet(name, stem=stem, width=width))  # type: ignore[arg-type]
+    kind, _, model = name.partition("/")
+    if kind != "timm" or not model:
+        close = get_close_matches(name, RESNETS, n=1)
+        raise UserError(
+            f"There is no backbone {name!r}: expected one of {', '.join(RESNETS)}, or timm/NAME."
+            + (f" Did you mean {close[0]}?" if close else "")
+        )
+    import timm
+
+    if not timm.is_model(model):
+        close = get_close_matches(model, timm.list_models(), n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(f"timm {timm.__version__} has no model {model!r}.{hint}")
+    if stem != "imagenet" or width != PretrainConfig().width:
+        raise UserError(f"--stem and --width are for ResNets, not for {name}: leave them out.")
+    return TimmBackbone(build_timm(model, image_size))
+
+
+def build_plain(name: str, stem: str, width: int, image_size: int) -> nn.Module:
+    """The plain network that a backbone's weights fit, (B, 3, S, S) -> (B, C)."""
+    if name.startswith("timm/"):
+        return build_timm(name.removeprefix("timm/"), image_size, pool="avg")
+    return build_backbone(name, stem, width, image_size).net
 
 
 def build_method(config: PretrainConfig, images: int) -> Method:
-    """The method with its networks, initialised by the seed alone."""
+    """The method with its networks, initialised by the seed alone, or by the weights given."""
     torch.manual_seed(seed_of(config.seed))
-    backbone = build_backbone(config.backbone, config.stem, config.width)
+    backbone = build_backbone(config.backbone, config.stem, config.width, config.image_size)
     check_sizes(config, backbone)
+    if config.init is not None:
+        load_weights(backbone.net, config.init)
     head, teacher, contrast = config.head, config.teacher, config.contrast
     arguments: dict[str, Any] = {
         "dim": head.dim,
         "hidden": head.hidden,
+        "head_norm": head.norm == "batch",
         "statistics": teacher.statistics,
         "momentum": teacher.momentum,
         "momentum_schedule": teacher.schedule,
@@ -75,16 +105,23 @@ def build_method(config: PretrainConfig, images: int) -> Method:
             "aligned_dim": head.aligned_dim,
             "groups": head.groups,
             "aligned_weight": head.aligned_weight,
+            "maps": head.maps,
+            "own_projector": head.aligned_projector == "own",
         }
     return METHODS[config.method](backbone, **arguments)
 
 
 def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
     """Sizes that do not go together are a mistake of the user's, said before anything runs."""
-    groups = config.head.groups
-    if config.method in ALIGNED and config.head.aligned_weight > 0:
+    head, groups = config.head, config.head.groups
+    if config.method in ALIGNED and head.aligned_weight > 0:
+        if head.aligned_projector == "shared" and head.aligned_dim != head.dim:
+            raise UserError(
+                f"With --head.aligned-projector shared, head.aligned_dim (c) {head.aligned_dim} "
+                f"must be head.dim (d) {head.dim}: use --head.aligned-dim {head.dim}."
+            )
         for what, value, flag in (
-            ("head.dim (d)", config.head.dim, "--head.dim"),
+            ("head.dim (d)", head.dim, "--head.dim"),
             (f"the channels of {config.backbone}", backbone.channels, "--width"),
         ):
             if value % groups:
@@ -100,10 +137,19 @@ def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
             f"A micro-batch of {share} cannot be normalised in {config.contrast.norm_groups} "
             "groups of 2 or more: change --batch-size or --contrast.norm-groups."
         )
-    if config.image_size < backbone.stride:
+    try:
+        positions = backbone.positions(config.image_size)
+    except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"image_size {config.image_size} is smaller than the stride {backbone.stride} of "
-            f"{config.backbone} with its {config.stem} stem: use --stem small or tiny."
+            f"{config.backbone} cannot take images of {config.image_size} px ({reason}): "
+            "change --image-size."
+        ) from None
+    if positions < 4 and config.method in ALIGNED:
+        raise UserError(
+            f"{config.backbone} sees images of {config.image_size} px at {positions} positions, "
+            "too few to choose where to learn: raise --image-size"
+            + (", or use --stem medium or small." if config.backbone in RESNETS else ".")
         )
 
 
@@ -126,14 +172,20 @@ def peak_rate(config: PretrainConfig) -> float:
     return config.optim.lr * config.batch_size / config.optim.lr_batch_size
 
 
-def build_plan(config: PretrainConfig, images: int, device: torch.device) -> Plan:
+def build_plan(config: PretrainConfig, images: int, device: torch.device, place: Placement) -> Plan:
     """The course of the run: order of the data, schedule, intervals."""
+    parts = place.ranks * config.accumulate
+    if config.batch_size % parts or config.batch_size < 2 * parts:
+        raise UserError(
+            f"The batch size {config.batch_size} cannot be shared by {place.ranks} devices x "
+            f"{config.accumulate} micro-batches in parts of 2 or more: change --batch-size."
+        )
     if config.batch_size > images:
         raise UserError(
             f"The batch size {config.batch_size} is larger than the data ({images} images): "
             f"use --batch-size {max(2, images // 2)} or less."
         )
-    order = Order(images, config.batch_size, config.seed, config.accumulate)
+    order = Order(images, config.batch_size, config.seed, config.accumulate, rank(), place.ranks)
     return Plan(
         order=order,
         epochs=config.epochs,
@@ -146,17 +198,14 @@ def build_plan(config: PretrainConfig, images: int, device: torch.device) -> Pla
         mean=MEAN,
         std=STD,
         channels_last=bool(config.channels_last),
-        workers=default_workers(device) if config.workers is None else config.workers,
+        half=config.precision != "32",
+        workers=default_workers(device, place.devices)
+        if config.workers is None
+        else config.workers,
         log_every=config.log_every,
         checkpoint_minutes=config.checkpoint_minutes,
         probe_every=config.knn.every,
     )
-
-
-def default_workers(device: torch.device) -> int:
-    """Enough processes to feed a GPU; on a CPU most of the cores are left to the training."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(8, cores or 1) if device.type == "cuda" else max(1, (cores or 1) // 4)
 
 
 def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
@@ -178,29 +227,9 @@ def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
     return TwoViews(source, recipes, config.image_size, config.seed)
 
 
-def build_fabric(config: PretrainConfig) -> Fabric:
-    """The engine for this machine's device."""
-    precision = "32-true" if config.precision == "32" else config.precision
-    accelerator = config.accelerator
-    if config.precision != "32" and (accelerator == "cpu" or not torch.accelerator.is_available()):
-        check_cpu_precision(config.precision)
-    try:
-        fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)
-    except Exception as error:  # fabric raises many kinds for a device that is not there
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--accelerator {config.accelerator} cannot be used: {reason}") from None
-    return fabric
-
-
-def check_cpu_precision(precision: str) -> None:
-    """16 bits on a CPU: float16 has no autocast there, and bfloat16 kills some processors."""
-    if precision == "16-mixed":
-        raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
-    trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
-    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
-        raise UserError(
-            "--precision bf16-mixed does not work on this processor: use --precision 32."
-        )
+def build_fabric(config: PretrainConfig, place: Placement) -> Fabric:
+    """The engine for these devices."""
+    return open_fabric(place, config.accelerator, config.precision, config.sync_batch_norm)
 
 
 def build_probe(
@@ -211,45 +240,16 @@ def build_probe(
         return None
     if data.train.classes is None or len(data.train.classes) < 2:
         return None
-    bank = choose(len(data.train), config.knn.bank)
-    queries = choose(len(data.val), config.knn.queries)
-    assert data.train.labels is not None
-    assert data.val.labels is not None
-    labels = torch.from_numpy(data.train.labels[bank])
-    truth = torch.from_numpy(data.val.labels[queries])
-    extract = partial(
-        extract_features,
+    return KnnProbe(
         backbone,
+        data.train,
+        data.val,
+        bank=config.knn.bank,
+        queries=config.knn.queries,
+        neighbours=config.knn.neighbours,
         size=config.image_size,
         mean=MEAN,
         std=STD,
         device=device,
         workers=workers,
     )
-    train, val = data.train, data.val
-
-    def probe(report: Callable[[str], None]) -> dict[str, float]:
-        done = 0
-
-        def advance(images: int) -> None:
-            nonlocal done
-            done += images
-            report(f"k-NN: {done:,} of {len(bank) + len(queries):,} images")
-
-        known, has_known = extract(train, bank, advance=advance)
-        asked, has_asked = extract(val, queries, advance=advance)
-        accuracy = knn_accuracy(
-            known[has_known],
-            labels[has_known],
-            asked[has_asked],
-            truth[has_asked],
-            neighbours=config.knn.neighbours,
-        )
-        return {"knn": accuracy}
-
-    return probe
-
-
-def choose(total: int, most: int) -> np.ndarray:
-    """At most so many of all indices, always the same ones."""
-    return np.sort(generator(total, most).permutation(total)[:most])

@@ -1,5 +1,6 @@
 """The command line: what the user types, and how mistakes are answered."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +38,8 @@ def pretrain(
     Parameters
     ----------
     data
-        A folder of images, a text file of paths, a CSV with path and label, or `scenes`.
+        A folder of images, a text file of paths, a CSV with path and label, a data set's name
+        (cifar10, stl10, food101, imagenet, ...), or `scenes`.
     recipe
         A recipe by name (`lewel recipes`) or a YAML file; flags override it.
     out
@@ -57,7 +59,8 @@ def pretrain(
 
     print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
     for name, value in api.describe(resolved).items():
-        print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:g}")
+        kind = "," if isinstance(value, int) else "g" if isinstance(value, float) else ""
+        print(f"{name}: {value:{kind}}")
 
 
 @app.command
@@ -90,10 +93,10 @@ def run(arguments: list[str]) -> int:
         errors.print(f"Nothing takes the words {words!r}: see `lewel --help` and its commands'.")
         return 2
     except (CycloptsError, UserError) as error:
-        errors.print(str(error))
+        errors.print(f"{_whose()}{error}")
         return 2
     except RunError as error:
-        errors.print(str(error))
+        errors.print(f"{_whose()}{error}")
         return 1
     except OSError as error:  # a disk that is full, a folder that vanished
         errors.print(f"{error.filename or 'The system'}: {error.strerror or error}.")
@@ -101,6 +104,15 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Interrupted as error:
-        errors.print(f"{error}: run the same command again to go on")
+        from lewel.train.launch import requeue_if_asked
+
+        word = requeue_if_asked(error.number) or "run the same command again to go on"
+        errors.print(f"{error}: {word}")
         return 128 + error.number
     return 0
+
+
+def _whose() -> str:
+    """Where torchrun or srun has started many of us, which one speaks."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    return "" if rank == "0" else f"rank {rank}: "

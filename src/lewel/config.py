@@ -28,6 +28,14 @@ class Head(Part):
     aligned_dim: int = Field(256, ge=2, description="c, the size of each aligned embedding.")
     groups: int = Field(4, ge=1, description="h of Eq. 2: d/h aligned embeddings are made.")
     aligned_weight: Share = Field(0.5, description="beta of Eq. 3, the weight of the aligned loss.")
+    maps: Literal["coupled", "separate", "random", "uniform"] = Field(
+        "coupled",
+        description="Where maps come from: the projector g, one of their own, chance, or pooling.",
+    )
+    aligned_projector: Literal["own", "shared"] = Field(
+        "own", description="p: a projector of its own, or g once more."
+    )
+    norm: Literal["batch", "none"] = Field("batch", description="In every projector and predictor.")
 
 
 class TeacherPart(Part):
@@ -49,7 +57,7 @@ class Contrast(Part):
     temperature: float = Field(0.2, gt=0, description="tau of Eq. 4.")
     symmetric: bool = Field(False, description="Both views in turn, at twice the cost.")
     norm_groups: int = Field(
-        8, ge=1, description="ShuffleBN: groups of the batch that are normalised apart."
+        8, ge=1, description="ShuffleBN: parts of the total batch that are normalised apart."
     )
 
 
@@ -113,18 +121,30 @@ class PretrainConfig(Part):
 
     data: Annotated[str, Parameter(show=False, parse=False)] = "scenes"
     limit: int | None = Field(None, ge=1, description="Use only so many images.")
+    classes: str | None = Field(
+        None, description="A file of class names, one a line: use only these classes."
+    )
     method: Literal["lewel_b", "byol", "lewel_m", "moco_v2"] = Field(
         "lewel_b", description="What to train by."
     )
-    backbone: str = Field("resnet50", description="The network: resnet10, 18, 34, 50, 101, 152.")
-    stem: Literal["imagenet", "small", "tiny"] = Field(
-        "imagenet", description="First layers: stride 4; small (64-127 px): 2; tiny (32-63 px): 1."
+    backbone: str = Field(
+        "resnet50", description="The network: a torchvision ResNet, resnet10, or timm/NAME."
     )
-    width: int = Field(64, ge=8, description="Channels of the first stage.")
+    stem: Literal["imagenet", "medium", "small"] = Field(
+        "imagenet",
+        description="A ResNet's first layers: stride 4; medium (64-127 px) 2; small (32-96 px) 1.",
+    )
+    width: int = Field(64, ge=8, description="Channels of a ResNet's first stage.")
+    init: str | None = Field(
+        None, description="Begin with these weights: a run folder, .safetensors, .pth or .pt."
+    )
     image_size: int = Field(224, ge=16, description="Side of a view in pixels.")
     batch_size: int = Field(512, ge=2, description="Total batch over devices and accumulation.")
     accumulate: int = Field(1, ge=1, description="Micro-batches to one optimiser step.")
     epochs: int = Field(100, ge=1, description="Passes over the data.")
+    sync_batch_norm: bool = Field(
+        False, description="Batch norm over all devices; for several GPUs."
+    )
     seed: int = Field(0, ge=0, description="Decides every random draw.")
     precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
     channels_last: bool | None = Field(
@@ -140,6 +160,13 @@ class PretrainConfig(Part):
         None, ge=0, description="Processes that read images; by default as the machine allows."
     )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
+    devices: int | None = Field(
+        None, ge=1, description="Devices of each node; by default 1, or as torchrun and srun say."
+    )
+    nodes: int | None = Field(None, ge=1, description="Machines; by default 1, or as they say.")
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
+        [], description="Where metrics go beside metrics.jsonl."
+    )
     log_every: int = Field(10, ge=1, description="Steps between two reports.")
     checkpoint_minutes: float = Field(10, ge=0, description="Minutes between two checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept.")
@@ -147,7 +174,18 @@ class PretrainConfig(Part):
 
 # What may change between a run and its resumption; everything else is the run's identity.
 FREE = frozenset(
-    {"workers", "accelerator", "log_every", "checkpoint_minutes", "keep_checkpoints", "knn"}
+    {
+        "workers",
+        "accelerator",
+        "accumulate",
+        "devices",
+        "nodes",
+        "loggers",
+        "log_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "knn",
+    }
 )
 
 

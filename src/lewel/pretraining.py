@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from rich.console import Console
 from torch import nn
 from torchvision.utils import save_image
@@ -19,7 +21,6 @@ from lewel.build import (
     MEAN,
     STD,
     build_dataset,
-    build_fabric,
     build_method,
     build_optimizer,
     build_plan,
@@ -28,11 +29,15 @@ from lewel.build import (
 )
 from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_yaml
 from lewel.data.loader import TwoViews, finish_views
-from lewel.data.sources import Data, digest
-from lewel.errors import UserError
+from lewel.data.sources import Data, digest, open_data
+from lewel.errors import RunError, UserError
+from lewel.nn.backbone import exports_of
+from lewel.ops.ranks import from_first, rank
 from lewel.train.checkpoint import Checkpoints, State, write_atomically
+from lewel.train.devices import Placement
 from lewel.train.display import Display
 from lewel.train.folder import RunFolder
+from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import Plan, Training, train
 from lewel.train.metrics import Metrics, read_metrics
 from lewel.train.monitor import BadImages
@@ -44,11 +49,40 @@ COUNTERPART = {"lewel_b": "byol", "byol": "lewel_b", "lewel_m": "moco_v2", "moco
 class Parts:
     """What a configuration and its data give before a run folder is touched."""
 
-    def __init__(self, config: PretrainConfig, data: Data) -> None:
-        self.config, self.data = config, data
-        self.fabric = build_fabric(config)
-        self.plan = build_plan(config, len(data.unlabelled), self.fabric.device)
+    def __init__(
+        self, config: PretrainConfig, data: Data, place: Placement, fabric: Fabric
+    ) -> None:
+        self.config, self.data, self.place, self.fabric = config, data, place, fabric
+        self.plan = build_plan(config, len(data.unlabelled), fabric.device, place)
         self.method = build_method(config, len(data.unlabelled))
+
+
+def open_configured(config: PretrainConfig) -> Data:
+    """The data that a configuration names."""
+    return open_data(
+        config.data, image_size=config.image_size, limit=config.limit, classes=config.classes
+    )
+
+
+def pretrain_in_process(
+    fabric: Fabric, config: PretrainConfig, place: Placement, path: Path
+) -> None:
+    """What each process that `launch` starts does."""
+    parts = Parts(config, open_configured(config), place, fabric)
+    pretrain_here(parts, path, Console())
+
+
+def pretrain_here(parts: Parts, path: Path, console: Console) -> None:
+    """This process's share of a run; only the first one writes and speaks."""
+    folder = RunFolder(path)
+    if rank() == 0:
+        folder.open()
+    else:
+        console = Console(quiet=True, force_terminal=False)
+    try:
+        run_in(folder, parts, console)
+    finally:
+        folder.close()
 
 
 def count(module: nn.Module) -> int:
@@ -69,7 +103,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         if config.epochs > before.epochs:
             say(f"{before.epochs} epochs become {config.epochs}: the schedules are stretched.")
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
-    state = checkpoints.load(say)
+    state = load_on_all_ranks(checkpoints, folder, say)
     content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
     if state is not None:
         refuse_other_data(folder, state["data"], content)
@@ -79,16 +113,29 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
         say(summary(folder, config))
         return
-    write_atomically(folder.config, lambda aside: write_yaml(config, aside))
-    run = assemble(folder, parts, checkpoints, content, state, console)
-    if state is None:
+    if rank() == 0:
+        write_atomically(folder.config, lambda aside: write_yaml(config, aside))
+    loggers = open_loggers(
+        config.loggers if rank() == 0 else [],
+        folder.path,
+        folder.path.name,
+        config.model_dump(mode="json"),
+        None if state is None else state["step"],
+        say,
+    )
+    run = assemble(folder, parts, checkpoints, content, state, console, loggers)
+    if state is None and rank() == 0:
         draw_views(run.dataset, plan, folder)
-    else:
+    elif state is not None:
         say(f"resumed at step {run.step}")
+    ended = False
     try:
         train(run)
+        ended = True
     finally:
         run.display.close()
+        for logger in loggers:
+            logger.close(failed=not ended)
     say(summary(folder, config))
 
 
@@ -99,15 +146,22 @@ def assemble(
     content: dict[str, Any],
     state: State | None,
     console: Console,
+    loggers: list[Logger],
 ) -> Training:
     """Everything that takes part in the training, on its device, in the state it was left in."""
     config, data, fabric = parts.config, parts.data, parts.fabric
     plan, method = parts.plan, parts.method
-    fabric.launch()
+    if config.sync_batch_norm and parts.place.ranks > 1:
+        nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-untyped-call]
     if config.channels_last:
         method.to(memory_format=torch.channels_last)
     method.to(fabric.device)
     step = None if state is None else int(state["step"])
+
+    def tell(lines: list[dict[str, Any]]) -> None:
+        for logger in loggers:
+            logger.log(lines)
+
     run = Training(
         fabric=fabric,
         method=method,
@@ -115,7 +169,7 @@ def assemble(
         plan=plan,
         dataset=build_dataset(config, data.unlabelled),
         checkpoints=checkpoints,
-        metrics=Metrics(folder.metrics, resumed_at=step),
+        metrics=Metrics(folder.metrics, resumed_at=step, writes=rank() == 0, tell=tell),
         bad_images=BadImages(folder.bad_images, len(data.unlabelled), plan.images_per_epoch),
         display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, console),
         probe=build_probe(config, data, method.student.backbone, fabric.device, plan.workers),
@@ -130,6 +184,22 @@ def assemble(
     if state is not None:
         run.restore(state)
     return run
+
+
+def load_on_all_ranks(
+    checkpoints: Checkpoints, folder: RunFolder, say: Callable[[str], None]
+) -> State | None:
+    """The newest good checkpoint; the first rank looks first, and sets damaged ones aside."""
+    state = checkpoints.load(say) if rank() == 0 else None
+    step = from_first(torch.tensor(-1 if state is None else state["step"]))
+    if rank() != 0 and step >= 0:
+        state = checkpoints.load(say)
+        if state is None or state["step"] != step:
+            raise RunError(
+                f"The first rank goes on at step {step}, but its checkpoint is not in "
+                f"{folder.path.absolute()} here: put --out on a disk that all nodes share."
+            )
+    return state
 
 
 def refuse_other_data(folder: RunFolder, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -155,10 +225,12 @@ def introduction(parts: Parts) -> list[str]:
     """What is about to happen, in a few lines."""
     config, data, plan = parts.config, parts.data, parts.plan
     method, device = parts.method, parts.fabric.device
+    many = parts.place.ranks
+    where = f"{many} x {device.type}" if many > 1 else device.type
     lines = [
         f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
         f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "
-        f"epochs: {config.epochs} = {plan.steps:,} steps of {config.batch_size}, on {device.type}"
+        f"epochs: {config.epochs} = {plan.steps:,} steps of {config.batch_size}, on {where}"
     ]
     if config.batch_size != config.optim.lr_batch_size:
         lines.append(
@@ -195,6 +267,7 @@ def card(config: PretrainConfig, data: Data, run: Training, folder: RunFolder) -
         "stem": config.stem,
         "width": config.width,
         "channels": run.method.student.backbone.channels,
+        "exports": exports_of(config.backbone, config.stem, config.width),
         "data": data.unlabelled.name,
         "images": len(data.unlabelled),
         "image_size": config.image_size,

@@ -27,7 +27,7 @@ def many(folder: str, count: int) -> list[str]:
     return [f"{folder}/{i:03}.jpg" for i in range(count)]
 
 
-def open_at(path: Path, **options: int) -> Data:
+def open_at(path: Path, **options: object) -> Data:
     return open_data(str(path), image_size=32, **options)
 
 
@@ -36,7 +36,7 @@ def listing(source: Source | None) -> list[str]:
     return [source.describe(i) for i in range(len(source))]
 
 
-def complaint(data: Path | str, **options: int) -> str:
+def complaint(data: Path | str, **options: object) -> str:
     with pytest.raises(UserError) as caught:
         open_data(str(data), image_size=32, **options)
     assert "\n" not in str(caught.value)
@@ -331,3 +331,69 @@ def test_subset_of_a_subset(tmp_path):
     assert listing(subset) == ["ü", "a"]
     assert subset.labels.tolist() == [1, 0]
     assert len(Files(tmp_path, [])) == 0
+
+
+def class_list(folder: Path, text: str) -> str:
+    (folder / "classes.txt").write_bytes(text.encode("utf-8-sig"))
+    return str(folder / "classes.txt")
+
+
+def test_classes_keep_their_order_and_are_numbered_anew(tmp_path):
+    splits = {"train": 4, "val": 2}
+    paths = [
+        path for split, n in splits.items() for c in "abcd" for path in many(f"{split}/{c}", n)
+    ]
+    root = fill(tmp_path / "pets", *paths)
+    chosen = class_list(tmp_path, "# mine\nd\n\n  b\r\nd\n")
+    data = open_at(root, classes=chosen)
+    for source, count in ((data.unlabelled, 4), (data.train, 4), (data.val, 2)):
+        assert source.classes == ("b", "d")
+        assert source.labels.tolist() == [0] * count + [1] * count
+        assert source.labels.dtype == np.int64
+        assert [path.split("/")[1] for path in listing(source)] == ["b"] * count + ["d"] * count
+    assert f"{chosen} keeps 2 of 4 classes of pets: 8 of 16 images." in data.notes
+
+
+def test_classes_come_before_limit_and_hold_out(tmp_path):
+    root = fill(tmp_path / "pets", *(path for c in "abc" for path in many(c, 20)))
+    chosen = class_list(tmp_path, "a\nc\n")
+    data = open_at(root, classes=chosen)
+    assert (len(data.unlabelled), len(data.train), len(data.val)) == (40, 36, 4)
+    limited = open_at(root, classes=chosen, limit=10)
+    assert (len(limited.unlabelled), len(limited.train), len(limited.val)) == (10, 10, 4)
+    for source in (data.train, data.val, limited.train):
+        assert [source.classes[label] for label in source.labels] == [
+            path[0] for path in listing(source)
+        ]
+    assert sources.digest(data.unlabelled) != sources.digest(open_at(root).unlabelled)
+
+
+def test_classes_of_scenes_and_of_a_csv(tmp_path):
+    scenes = open_data("scenes", image_size=32)
+    chosen = class_list(tmp_path, scenes.train.classes[2])
+    data = open_data("scenes", image_size=32, classes=chosen)
+    assert data.val.classes == (scenes.train.classes[2],)
+    assert len(data.val) == (scenes.val.labels == 2).sum()
+    fill(tmp_path, *many("in", 20))
+    rows = [f"{path},{i % 4}" for i, path in enumerate(many("in", 20))]
+    (tmp_path / "pets.csv").write_text("\n".join(["path,label", *rows]))
+    data = open_at(tmp_path / "pets.csv", classes=class_list(tmp_path, "3\n1"))
+    assert data.unlabelled.classes == ("1", "3")
+    assert data.unlabelled.labels.tolist() == [0, 1] * 5
+
+
+def test_class_lists_that_cannot_be_used(tmp_path):
+    root = fill(tmp_path / "pets", "a/1.jpg", "b/1.jpg")
+    missing = str(tmp_path / "gone.txt")
+    assert f"The class list {missing} does not exist" in complaint(root, classes=missing)
+    assert "is not a file" in complaint(root, classes=str(root))
+    assert "is empty" in complaint(root, classes=class_list(tmp_path, "# none\n\n"))
+    (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
+    assert "is not UTF-8" in complaint(root, classes=str(tmp_path / "classes.txt"))
+    text = complaint(root, classes=class_list(tmp_path, "a\nw\nx\ny\nz\n"))
+    assert (
+        "names 4 classes that pets does not have (w, x, y, ...): expected names such as a" in text
+    )
+    flat = fill(tmp_path / "photos", "1.jpg")
+    text = complaint(flat, classes=class_list(tmp_path, "a"))
+    assert text.startswith("photos cannot be reduced to the classes of ")

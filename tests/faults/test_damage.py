@@ -137,9 +137,12 @@ def test_too_many_bad_images_stop_the_run(
 
 def test_the_list_of_bad_images_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "bad_images.jsonl"
-    BadImages(path, 1000, 1000).look([(3, "a\tb\n.jpg", "empty file")], seen=500)
+    first = BadImages(path, 1000, 1000)
+    first.look([(3, "a\tb\n.jpg", "empty file")])
+    first.judge(500, torch.device("cpu"))
     again = BadImages(path, 1000, 1000)
-    again.look([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")], seen=600)
+    again.look([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")])
+    again.judge(600, torch.device("cpu"))
     assert again.bad == {3, 4}
     assert len(path.read_text().splitlines()) == 2
     path.write_text(path.read_text() + '{"index": 7, "ima')  # killed while writing

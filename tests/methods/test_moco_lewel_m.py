@@ -147,7 +147,7 @@ def test_shuffling_gives_the_images_back_in_their_order() -> None:
     method.teacher.network.eval()
     images = views(6)[0]
     straight = method.teacher.network(images).pooled
-    assert torch.allclose(method.teacher._shuffled(images).pooled, straight, atol=1e-12)
+    assert torch.allclose(method.teacher._shuffled(images, None).pooled, straight, atol=1e-12)
 
 
 def test_grouped_batch_norm_is_batch_norm_of_each_group() -> None:

@@ -1,4 +1,4 @@
-"""A list of images: a text file of paths, or a CSV of paths and labels."""
+"""Lists in text files: of paths, of paths and labels (CSV), of classes to keep."""
 
 import csv
 import os
@@ -53,6 +53,25 @@ def open_list(path: str, notes: list[str]) -> Files:
     index = {label: i for i, label in enumerate(classes)}
     encoded = [index[label] for label in labels.values() if label is not None]
     return Files(root, list(labels), name=name, labels=encoded, classes=classes)
+
+
+def read_classes(path: str) -> list[str]:
+    """The class names of a text file, one a line, each once."""
+    shown, path = path, os.path.expanduser(path)
+    expected = "expected a text file with one class name a line"
+    if not os.path.isfile(path):
+        state = "is not a file" if os.path.exists(path) else "does not exist"
+        raise UserError(f"The class list {shown} {state}: {expected}.")
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise UserError(f"The class list {shown} is not UTF-8 text: {expected}.") from error
+    except OSError as error:
+        raise UserError(f"Cannot read {shown} ({error.strerror}): make it readable.") from error
+    names = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    if not names:
+        raise UserError(f"The class list {shown} is empty: {expected}.")
+    return names
 
 
 def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:

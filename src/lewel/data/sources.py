@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple, Protocol
 
@@ -11,7 +12,8 @@ import torch
 
 from lewel.data.files import Files
 from lewel.data.folders import open_folder
-from lewel.data.lists import open_list
+from lewel.data.lists import open_list, read_classes
+from lewel.data.named import NAMES, open_named
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
@@ -86,38 +88,94 @@ def digest(source: Source) -> str:
     return state.hexdigest()
 
 
-def open_data(data: str, *, image_size: int, limit: int | None = None, seed: int = 0) -> Data:
-    """Open `scenes`, a folder, a text file of paths or a CSV; the seed decides split and limit."""
+def open_data(
+    data: str,
+    *,
+    image_size: int,
+    limit: int | None = None,
+    seed: int = 0,
+    classes: str | None = None,
+) -> Data:
+    """Open `scenes`, a name of `NAMES`, a folder, a text file of paths or a CSV.
+
+    The seed decides split and limit; `classes` is a text file of the classes to keep.
+    """
     if limit is not None and limit < 1:
         raise UserError(f"limit is {limit}: expected the number of images to use, 1 or more.")
+    kept = None if classes is None else read_classes(classes)
     notes: list[str] = []
-    val: Source | None = None
+    apart, everything, val = _open(data, image_size, notes)
+    if kept is not None:
+        if apart is not None or everything.labels is None:
+            raise UserError(
+                f"{everything.name} cannot be reduced to the classes of {classes}, because images "
+                "that pre-training sees have no labels: leave out classes, or give labelled data."
+            )
+        whole, everything = everything, _keep(everything, kept, str(classes))
+        val = None if val is None else _keep(val, kept, str(classes))
+        notes.append(
+            f"{classes} keeps {len(kept):,} of {len(whole.classes or ()):,} classes of "
+            f"{whole.name}: {len(everything):,} of {len(whole):,} images."
+        )
+    return _divide(apart, everything, val, limit, seed, notes)
+
+
+def _open(
+    data: str, image_size: int, notes: list[str]
+) -> tuple[Source | None, Source, Source | None]:
+    """What pre-training alone sees, if there is such; all other images; those for judging."""
     if data == "scenes":
         from lewel.data.scenes import Scenes
 
-        # The world's seed is fixed: the data set stays the same whatever the training seed.
-        size = image_size * 3 // 2  # as with photos, a view shows less than there is
-        everything: Source = Scenes("train", size=size, seed=0)
-        val = Scenes("val", size=size, seed=0)
         if os.path.exists(data):
             notes.append("scenes is the embedded data; write ./scenes for the folder.")
-    else:
-        path = os.path.expanduser(data)
-        if os.path.isdir(path):
-            everything, val = open_folder(path, notes)
-        elif os.path.isfile(path):
-            everything = open_list(path, notes)
-        elif os.path.lexists(path) and not os.path.islink(path):
-            raise UserError(f"{data} is neither a file nor a folder: give a folder of images.")
-        else:
-            raise UserError(_not_found(data, path))
-    return _divide(everything, val, limit, seed, notes)
+        # The world's seed is fixed: the data set stays the same whatever the training seed.
+        size = image_size * 3 // 2  # as with photos, a view shows less than there is
+        return None, Scenes("train", size=size, seed=0), Scenes("val", size=size, seed=0)
+    if data in NAMES:
+        if os.path.exists(data):
+            notes.append(f"{data} is torchvision's data set; write ./{data} for the folder.")
+        return open_named(data, notes)
+    path = os.path.expanduser(data)
+    if os.path.isdir(path):
+        return None, *open_folder(path, notes)
+    if os.path.isfile(path):
+        return None, open_list(path, notes), None
+    if os.path.lexists(path) and not os.path.islink(path):
+        raise UserError(f"{data} is neither a file nor a folder: give a folder of images.")
+    raise UserError(_not_found(data, path))
+
+
+def _keep(source: Source, names: Sequence[str], path: str) -> Subset:
+    """The images of some classes, which are numbered anew in the order that they had."""
+    assert source.classes is not None and source.labels is not None
+    if unknown := [name for name in names if name not in source.classes]:
+        more = ", ..." if len(unknown) > 3 else ""
+        raise UserError(
+            f"The class list {path} names {len(unknown):,} classes that {source.name} does not "
+            f"have ({', '.join(unknown[:3])}{more}): expected names such as {source.classes[0]}."
+        )
+    old = [i for i, name in enumerate(source.classes) if name in names]
+    new = np.full(len(source.classes), -1)
+    new[old] = np.arange(len(old))
+    subset = Subset(source, np.flatnonzero(new[source.labels] >= 0))
+    subset.classes = tuple(source.classes[i] for i in old)
+    subset.labels = new[source.labels[subset.indices]]
+    return subset
 
 
 def _divide(
-    everything: Source, val: Source | None, limit: int | None, seed: int, notes: list[str]
+    apart: Source | None,
+    everything: Source,
+    val: Source | None,
+    limit: int | None,
+    seed: int,
+    notes: list[str],
 ) -> Data:
     """Hold out a tenth where labels come without a split, and keep `limit` images to train on."""
+    if apart is not None:  # the limit is for pre-training: what judging learns from stays whole
+        limited = _divide(None, apart, None, limit, seed, notes)
+        return Data(limited.unlabelled, everything, val, limited.notes)
     count = len(everything)
     order = generator(seed, _SPLIT_KEY).permutation(count)
     # The start of the order is held out and the limit takes its end: limited images stay clear of
@@ -150,12 +208,13 @@ def _not_found(data: str, path: str) -> str:
         siblings = sorted(os.listdir(parent))[:10_000]
     except OSError:
         siblings = []
-    # Only a bare name can have meant the embedded data.
     close = get_close_matches(os.path.basename(missing), siblings, n=2)
+    # Only a bare name can have meant the embedded data or a data set.
     if os.sep not in data and not close:
-        close = get_close_matches(data, ["scenes"])
+        close = get_close_matches(data.lower(), ["scenes", *NAMES], n=2)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
         f"{data or 'An empty name'} does not exist: expected a folder of images, a text file of "
-        f"paths, a CSV with the header path,label, or scenes.{hint}"
+        f"paths, a CSV with the header path,label, scenes, or a data set's name such as cifar10."
+        f"{hint}"
     )

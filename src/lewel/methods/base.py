@@ -11,7 +11,7 @@ from lewel.nn.heads import Encoder
 
 
 class Step(NamedTuple):
-    """What one forward gives: the loss to descend, numbers to log, keys to enqueue (or None)."""
+    """What one forward gives: the loss to descend, numbers to log, keys of all ranks (or None)."""
 
     loss: Tensor
     logs: dict[str, Tensor]

@@ -20,15 +20,16 @@ class BYOL(Method):
         *,
         dim: int = 256,
         hidden: int = 4096,
+        head_norm: bool = True,
         statistics: Statistics = "eman",
         momentum: float = 0.98,
         momentum_schedule: MomentumSchedule = "cosine",
     ) -> None:
         super().__init__()
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        self.student = Encoder(backbone, GlobalHead(backbone.channels, hidden, dim))
+        self.student = Encoder(backbone, GlobalHead(backbone.channels, hidden, dim, head_norm))
         self.teacher = Teacher(self.student, statistics)
-        self.predict = MLP(dim, hidden, dim)
+        self.predict = MLP(dim, hidden, dim, head_norm)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""

@@ -4,8 +4,9 @@ from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
 from lewel.methods.base import Method, Step, spread
+from lewel.nn.ablations import Maps, lewel_head, random_maps
 from lewel.nn.backbone import Backbone
-from lewel.nn.heads import CoupledHead, Embeddings, Encoder, GlobalHead
+from lewel.nn.heads import Embeddings, Encoder
 from lewel.nn.mlp import MLP
 from lewel.nn.teacher import Statistics, Teacher
 from lewel.optim.schedules import MomentumSchedule, teacher_momentum
@@ -17,7 +18,8 @@ class LewelB(Method):
     `aligned_weight` is beta, `groups` is h, `dim` is d and `aligned_dim` is c. The student has
     backbone f, the coupled projector g, the aligned projector p, and the predictors q (`predict`)
     and s (`predict_aligned`); the teacher has f, g and p. With beta = 0 nothing of the aligned
-    part is built, which is BYOL; with beta = 1 there is no global loss and so no q.
+    part is built, which is BYOL; with beta = 1 there is no global loss and so no q. `maps` and
+    `own_projector` are the paper's ablations (tables 5 and 6).
     """
 
     def __init__(
@@ -26,9 +28,12 @@ class LewelB(Method):
         *,
         dim: int = 256,
         hidden: int = 4096,
+        head_norm: bool = True,
         aligned_dim: int = 256,
         groups: int = 4,
         aligned_weight: float = 0.5,
+        maps: Maps = "coupled",
+        own_projector: bool = True,
         statistics: Statistics = "eman",
         momentum: float = 0.98,
         momentum_schedule: MomentumSchedule = "cosine",
@@ -36,22 +41,29 @@ class LewelB(Method):
         super().__init__()
         self.aligned_weight = aligned_weight
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        head = (
-            CoupledHead(backbone.channels, hidden, dim, aligned_dim=aligned_dim, groups=groups)
-            if aligned_weight > 0
-            else GlobalHead(backbone.channels, hidden, dim)
+        head = lewel_head(
+            backbone.channels,
+            hidden,
+            dim,
+            aligned_dim=aligned_dim,
+            groups=groups,
+            aligned_weight=aligned_weight,
+            maps=maps,
+            norm=head_norm,
+            own_projector=own_projector,
         )
         self.student = Encoder(backbone, head)
         self.teacher = Teacher(self.student, statistics)
         if aligned_weight < 1:
-            self.predict = MLP(dim, hidden, dim)
+            self.predict = MLP(dim, hidden, dim, head_norm)
         if aligned_weight > 0:
-            self.predict_aligned = MLP(aligned_dim, hidden, aligned_dim)
+            self.predict_aligned = MLP(aligned_dim, hidden, aligned_dim, head_norm)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
-        target1, target2 = self.teacher(*views)
-        one, two = (self.student(view) for view in views)
+        given = random_maps(self.student, views[0])  # else each view looks by its own maps
+        target1, target2 = self.teacher(*views, maps=given)
+        one, two = (self.student(view, given) for view in views)
         logs = {"spread": spread(one.pooled), "target_spread": spread(target1.pooled)}
         if self.aligned_weight == 0:
             return Step(self.global_loss(one, target2) + self.global_loss(two, target1), logs)

@@ -5,12 +5,14 @@ from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
 from lewel.methods.base import Method, Step, both, spread
+from lewel.nn.ablations import Maps, lewel_head, random_maps
 from lewel.nn.backbone import Backbone
-from lewel.nn.heads import CoupledHead, Embeddings, Encoder, GlobalHead
+from lewel.nn.heads import Embeddings, Encoder
 from lewel.nn.memory import Queue
 from lewel.nn.norm import normalise_in_groups
 from lewel.nn.teacher import Statistics, Teacher
 from lewel.ops.precision import unit
+from lewel.ops.ranks import gather, share
 from lewel.optim.schedules import MomentumSchedule, teacher_momentum
 
 
@@ -19,8 +21,9 @@ class LewelM(Method):
 
     `aligned_weight` is beta, `groups` is h, `dim` is d and `aligned_dim` is c. Student and teacher
     have backbone f, the coupled projector g and the aligned projector p. The negatives of L_g are
-    the queue's; those of L_a are the aligned embeddings of all other images of the batch. With
-    beta = 0 nothing of the aligned part is built, which is MoCo v2; beta = 1 needs no queue.
+    the queue's; those of L_a are the aligned embeddings of all other images of the global batch.
+    With beta = 0 nothing of the aligned part is built, which is MoCo v2; beta = 1 needs no queue.
+    `maps` and `own_projector` are the paper's ablations (tables 5 and 6).
     """
 
     def __init__(
@@ -29,9 +32,12 @@ class LewelM(Method):
         *,
         dim: int = 128,
         hidden: int = 2048,
+        head_norm: bool = True,
         aligned_dim: int = 128,
         groups: int = 4,
         aligned_weight: float = 0.5,
+        maps: Maps = "coupled",
+        own_projector: bool = True,
         queue: int = 65_536,
         temperature: float = 0.2,
         symmetric: bool = False,
@@ -44,14 +50,20 @@ class LewelM(Method):
         self.aligned_weight, self.temperature = aligned_weight, temperature
         self.symmetric = symmetric
         self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        head = (
-            CoupledHead(backbone.channels, hidden, dim, aligned_dim=aligned_dim, groups=groups)
-            if aligned_weight > 0
-            else GlobalHead(backbone.channels, hidden, dim)
+        head = lewel_head(
+            backbone.channels,
+            hidden,
+            dim,
+            aligned_dim=aligned_dim,
+            groups=groups,
+            aligned_weight=aligned_weight,
+            maps=maps,
+            norm=head_norm,
+            own_projector=own_projector,
         )
         self.student = Encoder(backbone, head)
-        normalise_in_groups(self.student, norm_groups)
-        self.teacher = Teacher(self.student, statistics, shuffle=norm_groups > 1)
+        shuffle = normalise_in_groups(self.student, norm_groups)
+        self.teacher = Teacher(self.student, statistics, shuffle)
         if aligned_weight < 1:
             self.queue = Queue(queue, dim)
 
@@ -63,12 +75,13 @@ class LewelM(Method):
 
     def contrast(self, view: Tensor, other: Tensor) -> Step:
         """One direction: the student's view against the teacher's other view."""
-        (target,) = self.teacher(other)
-        student = self.student(view)
+        given = random_maps(self.student, view)  # else each view looks by its own maps
+        (target,) = self.teacher(other, maps=given)
+        student = self.student(view, given)
         key = unit(target.pooled)
         logs = {"spread": spread(student.pooled), "target_spread": spread(key)}
         if self.aligned_weight == 0:
-            return Step(self.global_loss(student, key), logs, key)
+            return Step(self.global_loss(student, key), logs, gather(key))
         aligned = self.aligned_loss(student, target)
         logs["loss_aligned"] = aligned.detach()
         if self.aligned_weight == 1:
@@ -76,7 +89,7 @@ class LewelM(Method):
         pooled = self.global_loss(student, key)
         logs["loss_global"] = pooled.detach()
         beta = self.aligned_weight
-        return Step((1 - beta) * pooled + beta * aligned, logs, key)  # Eq. 3
+        return Step((1 - beta) * pooled + beta * aligned, logs, gather(key))  # Eq. 3
 
     def global_loss(self, view: Embeddings, key: Tensor) -> Tensor:
         """L_g: embeddings (B, d) against keys (B, d) and the queue."""
@@ -89,10 +102,11 @@ class LewelM(Method):
         """
         assert view.aligned is not None and target.aligned is not None
         query, key = unit(view.aligned), unit(target.aligned)
+        others = gather(key)  # (R B, d/h, c), those of all ranks
         with torch.autocast(query.device.type, enabled=False):
             positive = (query * key).sum(-1)  # (B, d/h)
-            similarity = torch.einsum("ikc,jlc->ikjl", query, key)  # every pair of embeddings
-        same_image = torch.eye(len(query), dtype=torch.bool, device=query.device)
+            similarity = torch.einsum("ikc,jlc->ikjl", query, others)  # every pair of embeddings
+        same_image = share(torch.eye(len(others), dtype=torch.bool, device=query.device))
         negative = similarity.masked_fill(same_image[:, None, :, None], -torch.inf)
         return info_nce(positive.flatten(), negative.flatten(2).flatten(0, 1), self.temperature)
 

@@ -1,48 +1,57 @@
-"""Backbones: plain torchvision networks whose last feature map is read as tokens."""
+"""Backbones: plain torchvision and timm networks whose last features are read as tokens."""
 
-from typing import Literal
+from contextlib import suppress
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-Stem = Literal["imagenet", "small", "tiny"]
+Stem = Literal["imagenet", "medium", "small"]
+Depths = tuple[int, int, int, int]
 
-RESNETS: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
-    "resnet10": (BasicBlock, (1, 1, 1, 1)),
-    "resnet18": (BasicBlock, (2, 2, 2, 2)),
-    "resnet34": (BasicBlock, (3, 4, 6, 3)),
-    "resnet50": (Bottleneck, (3, 4, 6, 3)),
-    "resnet101": (Bottleneck, (3, 4, 23, 3)),
-    "resnet152": (Bottleneck, (3, 8, 36, 3)),
+RESNETS: dict[str, tuple[type[BasicBlock | Bottleneck], Depths, dict[str, int]]] = {
+    "resnet10": (BasicBlock, (1, 1, 1, 1), {}),
+    "resnet18": (BasicBlock, (2, 2, 2, 2), {}),
+    "resnet34": (BasicBlock, (3, 4, 6, 3), {}),
+    "resnet50": (Bottleneck, (3, 4, 6, 3), {}),
+    "resnet101": (Bottleneck, (3, 4, 23, 3), {}),
+    "resnet152": (Bottleneck, (3, 8, 36, 3), {}),
+    "resnext50_32x4d": (Bottleneck, (3, 4, 6, 3), {"groups": 32, "width_per_group": 4}),
+    "resnext101_32x8d": (Bottleneck, (3, 4, 23, 3), {"groups": 32, "width_per_group": 8}),
+    "resnext101_64x4d": (Bottleneck, (3, 4, 23, 3), {"groups": 64, "width_per_group": 4}),
+    "wide_resnet50_2": (Bottleneck, (3, 4, 6, 3), {"width_per_group": 128}),
+    "wide_resnet101_2": (Bottleneck, (3, 4, 23, 3), {"width_per_group": 128}),
 }
-STRIDE: dict[Stem, int] = {"imagenet": 32, "small": 16, "tiny": 8}
+CONV1: dict[Stem, tuple[int, int]] = {"imagenet": (7, 2), "medium": (3, 2), "small": (3, 1)}
+STOCK = 64  # channels of the first stage of every published ResNet
 
 
-def build_resnet(name: str, *, stem: Stem = "imagenet", width: int = 64) -> ResNet:
+def build_resnet(name: str, *, stem: Stem = "imagenet", width: int = STOCK) -> ResNet:
     """A torchvision ResNet without its classifier, (B, 3, S, S) -> (B, C).
 
-    `small` and `tiny` replace the 7x7 convolution and the max-pool (stride 4) by a 3x3 convolution
-    of stride 2 or 1, so that images of 64 or 32 px keep 4x4 positions. `width` is the channels of
-    the first stage (64 in the paper's networks).
+    `medium` and `small` replace the 7x7 convolution and the max-pool (stride 4) by a 3x3
+    convolution of stride 2 or 1, so that images of 64 or 32 px keep 4x4 positions. `width` is the
+    channels of the first stage.
     """
-    block, depths = RESNETS[name]
-    net = models.ResNet(block, list(depths))
-    if width != 64 or stem != "imagenet":
-        kernel, stride = {"imagenet": (7, 2), "small": (3, 2), "tiny": (3, 1)}[stem]
+    block, depths, shape = RESNETS[name]
+    net = models.ResNet(block, list(depths), **shape)
+    if width != STOCK or stem != "imagenet":
+        kernel, stride = CONV1[stem]
         net.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)
         nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
         net.bn1 = nn.BatchNorm2d(width)
         if stem != "imagenet":
             net.maxpool = nn.Identity()
-    if width != 64:
+    if width != STOCK:
         _remake_stages(net, block, depths, width)
     net.fc = nn.Identity()
     return net
 
 
 def _remake_stages(
-    net: ResNet, block: type[BasicBlock | Bottleneck], depths: tuple[int, ...], width: int
+    net: ResNet, block: type[BasicBlock | Bottleneck], depths: Depths, width: int
 ) -> None:
     """Build the four stages anew at another width, initialised as torchvision does."""
     net.inplanes = width
@@ -56,13 +65,51 @@ def _remake_stages(
         setattr(net, f"layer{number + 1}", stage)
 
 
+def build_timm(name: str, image_size: int, pool: Literal["", "avg"] = "") -> nn.Module:
+    """A timm network without its classifier, for images of this size.
+
+    With `pool=""` it gives unpooled features behind its last norm; with "avg" it is the plain
+    network that other tools expect, with the same weights.
+    """
+    import timm
+
+    # Transformers have to know the size, and would rename their norm for average pooling.
+    size: dict[str, Any] = {"img_size": image_size}
+    for extra in ({**size, "fc_norm": False}, size):
+        with suppress(TypeError):  # other networks know no such settings
+            return timm.create_model(name, num_classes=0, global_pool=pool, **extra)
+    return timm.create_model(name, num_classes=0, global_pool=pool)
+
+
 class Backbone(nn.Module):
     """A plain network `net`, read as tokens before its pooling: (B, 3, S, S) -> (B, N, C)."""
 
-    def __init__(self, net: ResNet, stride: int) -> None:
+    channels: int
+
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.stride = stride
+        self._positions: dict[int, int] = {}
+
+    def positions(self, image_size: int) -> int:
+        """N for images of this size; raises where the network cannot take them."""
+        if image_size not in self._positions:
+            was_training = self.training
+            self.eval()
+            with torch.no_grad():
+                tokens = self(next(self.parameters()).new_zeros(1, 3, image_size, image_size))
+            self.train(was_training)
+            self._positions[image_size] = int(tokens.shape[1])
+        return self._positions[image_size]
+
+
+class ResNetBackbone(Backbone):
+    """A torchvision ResNet."""
+
+    net: ResNet
+
+    def __init__(self, net: ResNet) -> None:
+        super().__init__(net)
         last = list(net.layer4[-1].children())
         self.channels = max(norm.num_features for norm in last if isinstance(norm, nn.BatchNorm2d))
 
@@ -70,5 +117,35 @@ class Backbone(nn.Module):
         net = self.net
         x = net.maxpool(net.relu(net.bn1(net.conv1(images))))
         x = net.layer4(net.layer3(net.layer2(net.layer1(x))))
-        tokens: Tensor = x.flatten(2).transpose(1, 2)  # (B, C, H, W) -> (B, N, C), row by row
-        return tokens
+        return grid_tokens(x)
+
+
+class TimmBackbone(Backbone):
+    """A timm network made by `build_timm` without pooling: convolutional or a transformer."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(net)
+        about: Any = net
+        self.channels = int(getattr(about, "head_hidden_size", about.num_features))
+        self.prefix = int(getattr(net, "num_prefix_tokens", 0))
+        self.channels_come_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.net(images)
+        if features.ndim == 3:  # class and register tokens come first
+            return features[:, self.prefix :]
+        return features.flatten(1, 2) if self.channels_come_last else grid_tokens(features)
+
+
+def grid_tokens(features: Tensor) -> Tensor:
+    """A feature map (B, C, H, W) as tokens (B, N, C), row by row."""
+    return features.flatten(2).transpose(1, 2)
+
+
+def exports_of(name: str, stem: Stem, width: int) -> tuple[str, ...]:
+    """The formats that a backbone can be exported to, by what other projects can build."""
+    if name.startswith("timm/"):
+        return ("timm", "onnx", "torch-export")
+    if name == "resnet10" or stem != "imagenet" or width != STOCK:
+        return ("onnx", "torch-export")
+    return ("torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lewel.nn.backbone import Backbone
 from lewel.nn.mlp import MLP
 from lewel.ops.maps import softmax_maps
+from lewel.ops.ranks import gather
 
 
 class Embeddings(NamedTuple):
@@ -17,9 +18,9 @@ class Embeddings(NamedTuple):
     aligned: Tensor | None = None  # (B, D/h, c) the aligned embeddings z_k
     maps: Tensor | None = None  # (B, D, N) the alignment maps W
 
-    def reorder(self, order: Tensor) -> "Embeddings":
-        """The images in another order."""
-        return Embeddings(*(None if part is None else part[order] for part in self))  # type: ignore[arg-type]
+    def gathered(self, order: Tensor) -> "Embeddings":
+        """The images of all ranks, those that `order` names."""
+        return Embeddings(*(None if part is None else gather(part)[order] for part in self))  # type: ignore[arg-type]
 
     def chunk(self, parts: int) -> list["Embeddings"]:
         """Views that went through together, apart again."""
@@ -33,9 +34,9 @@ class Embeddings(NamedTuple):
 class GlobalHead(nn.Module):
     """Global average pooling and one projector g: features (B, N, C) -> z (B, D)."""
 
-    def __init__(self, channels: int, hidden: int, dim: int) -> None:
+    def __init__(self, channels: int, hidden: int, dim: int, norm: bool = True) -> None:
         super().__init__()
-        self.project = MLP(channels, hidden, dim)
+        self.project = MLP(channels, hidden, dim, norm)
 
     def forward(self, features: Tensor) -> Embeddings:
         return Embeddings(self.project(features.mean(1)))
@@ -45,26 +46,40 @@ class CoupledHead(nn.Module):
     """One projector g gives both the global embedding and the maps (section 3.2, figure 2).
 
     `groups` is h of Eq. 2; `aligned_dim` is c, the size of each of the D/h aligned embeddings.
+    Without its own p (`own_projector`, table 6) g projects what the maps gather too.
     """
 
     def __init__(
-        self, channels: int, hidden: int, dim: int, *, aligned_dim: int, groups: int
+        self,
+        channels: int,
+        hidden: int,
+        dim: int,
+        *,
+        aligned_dim: int,
+        groups: int,
+        norm: bool = True,
+        own_projector: bool = True,
     ) -> None:
         super().__init__()
         for name, value in (("the projector's output size d", dim), ("the backbone", channels)):
             if value % groups:
                 raise ValueError(f"{name} has {value} channels, not a multiple of h = {groups}")
-        self.groups = groups
-        self.project = MLP(channels, hidden, dim)
-        self.project_aligned = MLP(channels, hidden, aligned_dim)
+        self.groups, self.own_projector = groups, own_projector
+        self.project = MLP(channels, hidden, dim, norm)
+        if own_projector:
+            self.project_aligned = MLP(channels, hidden, aligned_dim, norm)
 
     def forward(self, features: Tensor) -> Embeddings:
         """Features (B, N, C) -> z (B, D), z_k (B, D/h, c), W (B, D, N)."""
         pooled = features.mean(1, keepdim=True)
         out = self.project(torch.cat([pooled, features], 1))  # one call: shared BN statistics
         maps = softmax_maps(out[:, 1:])
-        aligned = self.project_aligned.forward_aggregated(features, maps, self.groups)
-        return Embeddings(out[:, 0], aligned, maps)
+        return Embeddings(out[:, 0], self.align(features, maps), maps)
+
+    def align(self, features: Tensor, maps: Tensor) -> Tensor:
+        """What the maps (B, D, N) gather, projected by p: (B, D/h, c)."""
+        projector = self.project_aligned if self.own_projector else self.project
+        return projector.forward_aggregated(features, maps, self.groups)
 
 
 class Encoder(nn.Module):
@@ -75,6 +90,8 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.head = head
 
-    def forward(self, images: Tensor) -> Embeddings:
-        out: Embeddings = self.head(self.backbone(images))
+    def forward(self, images: Tensor, maps: Tensor | None = None) -> Embeddings:
+        """With `maps` (B, D, N) the head looks by these."""
+        features = self.backbone(images)
+        out: Embeddings = self.head(features) if maps is None else self.head(features, maps)
         return out

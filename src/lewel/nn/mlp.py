@@ -8,13 +8,13 @@ from lewel.ops.aggregate import aggregate_linear
 class MLP(nn.Module):
     """Linear, batch norm, ReLU, linear, on tokens (..., inputs) -> (..., outputs).
 
-    Batch norm takes its statistics over all leading dimensions together.
+    Batch norm takes its statistics over all leading dimensions together; `norm` switches it off.
     """
 
-    def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
+    def __init__(self, inputs: int, hidden: int, outputs: int, norm: bool = True) -> None:
         super().__init__()
         self.first = nn.Linear(inputs, hidden)
-        self.norm = nn.BatchNorm1d(hidden)
+        self.norm = nn.BatchNorm1d(hidden) if norm else nn.Identity()
         self.last = nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -1,19 +1,48 @@
-"""Batch norm in groups of the batch: on one device, what many devices do to a global batch."""
+"""Batch norm over ranks, and in groups of the batch: on one device, what many devices do."""
+
+from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lewel.ops.ranks import mean_over_ranks, ranks
 
 
-def normalise_in_groups(network: nn.Module, groups: int) -> None:
-    """Let every batch norm of a network take its statistics in so many parts of the batch."""
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            module.__class__ = _GROUPED[type(module)]
-            module.groups = groups  # type: ignore[assignment]
+def normalise_in_groups(network: nn.Module, groups: int) -> bool:
+    """Let every batch norm take its statistics in so many parts of the global batch.
+
+    A rank is a part by itself, or several. True where there is more than one part in all.
+    """
+    mine = max(1, groups // ranks())
+    if mine > 1:
+        for module in network.modules():
+            if isinstance(module, _BatchNorm):
+                module.__class__ = _grouped(type(module))  # type: ignore[arg-type]
+                module.groups = mine  # type: ignore[assignment]
+    return groups > 1 or ranks() > 1
 
 
-class _Grouped(nn.modules.batchnorm._BatchNorm):
+@torch.no_grad()
+def average_statistics(network: nn.Module) -> None:
+    """Give all ranks the mean of their batch norm statistics, in one message."""
+    if ranks() == 1:
+        return
+    statistics = [
+        buffer
+        for module in network.modules()
+        if isinstance(module, _BatchNorm)
+        for buffer in (module.running_mean, module.running_var)
+        if buffer is not None
+    ]
+    if not statistics:
+        return
+    means = mean_over_ranks(torch.cat([buffer.flatten() for buffer in statistics]))
+    parts = torch.split(means, [buffer.numel() for buffer in statistics])
+    torch._foreach_copy_(statistics, [p.view_as(b) for p, b in zip(parts, statistics, strict=True)])
+
+
+class _Grouped(_BatchNorm):
     """A batch norm whose input (B, C, ...) is cut along B into consecutive groups for training.
 
     The running statistics become the mean over the groups, as if ranks averaged them.
@@ -22,33 +51,23 @@ class _Grouped(nn.modules.batchnorm._BatchNorm):
     groups: int
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if not self.training or self.groups == 1:
+        if not self.training:
             return super().forward(tokens)
-        assert self.running_mean is not None and self.running_var is not None
-        parts = tokens.chunk(self.groups)
-        means = self.running_mean.repeat(len(parts), 1)
-        variances = self.running_var.repeat(len(parts), 1)
-        momentum = 0.1 if self.momentum is None else self.momentum
-        out = [
-            F.batch_norm(part, mean, var, self.weight, self.bias, True, momentum, self.eps)
-            for part, mean, var in zip(parts, means, variances, strict=True)
-        ]
-        self.running_mean.copy_(means.mean(0))
-        self.running_var.copy_(variances.mean(0))
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked += 1
+        own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        seen, out = [], []
+        for part in tokens.chunk(self.groups):
+            # Copies: autograd keeps those that a group was normalised with.
+            self._buffers.update({name: buffer.clone() for name, buffer in own.items()})
+            out.append(super().forward(part))
+            seen.append([self._buffers[name] for name in own])
+        self._buffers.update(own)
+        for buffer, values in zip(own.values(), zip(*seen, strict=True), strict=True):
+            mean = torch.stack(values).mean(0) if buffer.is_floating_point() else values[0]
+            buffer.copy_(mean)
         return torch.cat(out)
 
 
-class GroupedBatchNorm1d(_Grouped, nn.BatchNorm1d):
-    """Grouped statistics for (B, C)."""
-
-
-class GroupedBatchNorm2d(_Grouped, nn.BatchNorm2d):
-    """Grouped statistics for (B, C, H, W)."""
-
-
-_GROUPED: dict[type, type] = {
-    nn.BatchNorm1d: GroupedBatchNorm1d,
-    nn.BatchNorm2d: GroupedBatchNorm2d,
-}
+@cache
+def _grouped(kind: type[_BatchNorm]) -> type[_Grouped]:
+    """Any kind of batch norm (timm's hold an activation too), in groups."""
+    return type(f"Grouped{kind.__name__}", (_Grouped, kind), {})

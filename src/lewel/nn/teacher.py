@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lewel.nn.heads import Embeddings
+from lewel.ops.ranks import from_first, gather, share
 
 Statistics = Literal["ema", "eman"]
 
@@ -16,7 +17,7 @@ class Teacher(nn.Module):
 
     `ema` averages the parameters and normalises with its own batches; `eman` averages the batch
     norm statistics too and always stays in eval mode, so that both views go through in one pass.
-    With `shuffle` (ShuffleBN) a batch is normalised in another order than the student's.
+    With `shuffle` (ShuffleBN) the global batch is normalised in another order than the student's.
     """
 
     def __init__(
@@ -32,18 +33,25 @@ class Teacher(nn.Module):
         return self
 
     @torch.no_grad()
-    def forward(self, *views: Tensor) -> list[Embeddings]:
-        """Views (B, 3, S, S) each -> their embeddings, none with a gradient."""
+    def forward(self, *views: Tensor, maps: Tensor | None = None) -> list[Embeddings]:
+        """Views (B, 3, S, S) each -> their embeddings, none with a gradient.
+
+        `maps` (B, D, N) replace the network's own, for every view.
+        """
         if self.training:  # batch statistics are per view
-            return [self._shuffled(view) if self.shuffle else self.network(view) for view in views]
-        together: Embeddings = self.network(torch.cat(views))
+            through = self._shuffled if self.shuffle else self.network
+            return [through(view, maps) for view in views]
+        many = None if maps is None else torch.cat([maps] * len(views))
+        together: Embeddings = self.network(torch.cat(views), many)
         return together.chunk(len(views))
 
-    def _shuffled(self, view: Tensor) -> Embeddings:
-        """A view through the network in a random order, given back in its own."""
-        order = torch.randperm(len(view), device=view.device)
-        out: Embeddings = self.network(view[order])
-        return out.reorder(order.argsort())
+    def _shuffled(self, view: Tensor, maps: Tensor | None) -> Embeddings:
+        """A view of all ranks through the network in a random order, given back in its own."""
+        images = gather(view)
+        order = from_first(torch.randperm(len(images), device=view.device))
+        mine = share(order)
+        out: Embeddings = self.network(images[mine], None if maps is None else gather(maps)[mine])
+        return out.gathered(share(order.argsort()))
 
     @torch.no_grad()
     def update(self, student: nn.Module, momentum: float) -> None:

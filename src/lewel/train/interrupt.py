@@ -1,18 +1,20 @@
-"""Ctrl-C and SIGTERM end a run at the next step boundary, after a save."""
+"""Ctrl-C, SIGTERM and SLURM's SIGUSR1 end a run at the next step boundary, after a save."""
 
 import signal
 from types import FrameType, TracebackType
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
 
 class Interruption:
-    """While entered, the first SIGINT or SIGTERM is only noted; a second one ends at once."""
+    """While entered, the first such signal is only noted; a second one ends at once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Interruption":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
             try:
                 self._before[number] = signal.signal(number, self._note)
             except ValueError:  # not the main thread: the caller handles signals

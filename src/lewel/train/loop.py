@@ -1,5 +1,6 @@
 """The training loop: it knows a method's three hooks and nothing else about it."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,17 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from lewel.data.loader import Batch, Order, TwoViews, finish_views, make_loader
 from lewel.errors import Interrupted, RunError
 from lewel.methods.base import Method
+from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
+from lewel.ops.ranks import highest, rank, ranks
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.display import Display
+from lewel.train.estimate import is_out_of_memory, out_of_memory_sentence
 from lewel.train.interrupt import Interruption
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import BadImages, CollapseWatch, FiniteWatch
@@ -35,6 +39,7 @@ class Plan:
     mean: Sequence[float]
     std: Sequence[float]
     channels_last: bool
+    half: bool  # 16-bit arithmetic
     workers: int
     log_every: int
     checkpoint_minutes: float
@@ -75,6 +80,26 @@ class Training:
     data: dict[str, Any]  # what was trained on, for the checkpoint
     step: int = 0
     resumed: bool = False
+
+    def explain_memory(self) -> str:
+        """Why memory ran out, and what would fit."""
+        plan, order, device = self.plan, self.plan.order, self.fabric.device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            memory = torch.cuda.get_device_properties(device).total_memory
+        else:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // order.ranks
+        return out_of_memory_sentence(
+            self.method,
+            optimizer_slots=optimizer_slots(self.optimizer),
+            image_size=self.dataset.size,
+            batch_size=order.batch_size,
+            accumulate=order.accumulate,
+            device=str(device),
+            device_memory=memory,
+            half=plan.half,
+            ranks=order.ranks,
+        )
 
     @property
     def unsaved(self) -> bool:
@@ -138,7 +163,7 @@ def train(run: Training) -> None:
             _train(run, interruption)
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
-            raise
+            raise RunError(run.explain_memory()) if is_out_of_memory(error) else error from None
         raise RunError(
             f"A process that reads images died ({str(error).splitlines()[0]}): perhaps memory ran "
             "out. Run the same command again to go on, with fewer --workers."
@@ -150,12 +175,31 @@ def _train(run: Training, interruption: Interruption) -> None:
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
     finite, collapse = FiniteWatch(fabric.device), CollapseWatch(run.display.say)
+    saved = time.monotonic()
+
+    def judge_images() -> None:
+        run.bad_images.judge(run.step * order.batch_size, fabric.device)
 
     def save() -> None:
+        nonlocal saved
         finite.check(run.step, run.method)
+        judge_images()
         run.metrics.flush(sync=True)
-        run.on_save(run)  # before the checkpoint: a finished run always has its exports
-        run.checkpoints.save(run.step, run.state())
+        if rank() == 0:
+            run.on_save(run)  # before the checkpoint: a finished run always has its exports
+            run.checkpoints.save(run.step, run.state())
+        run.checkpoints.newest, saved = run.step, time.monotonic()
+
+    def wishes() -> tuple[int, int]:
+        """A signal to stop by (or 0) and whether a save is due: what any rank says, all do.
+
+        Many GPUs ask each other at log steps only, when they wait for each other anyway.
+        """
+        if ranks() > 1 and fabric.device.type == "cuda" and run.step % plan.log_every:
+            return 0, 0
+        late = time.monotonic() - saved > 60 * plan.checkpoint_minutes
+        stop, due = highest([interruption.number or 0, int(late)], fabric.device)
+        return stop, due
 
     if not run.resumed:
         run.metrics.add({"step": 0, "epoch": 0.0, **look_at(run)}, {})
@@ -163,19 +207,23 @@ def _train(run: Training, interruption: Interruption) -> None:
     pin = fabric.device.type == "cuda"
     loader = make_loader(run.dataset, order, run.step, plan.steps, plan.workers, pin)
     clock = Clock()
-    batches, saved = clock.waiting(iter(loader)), time.monotonic()
+    batches = clock.waiting(iter(loader))
     module.train()
     run.display.begin()
     while run.step < plan.steps:
-        if interruption.number is not None:
-            if run.unsaved:
+        stop, due = wishes()
+        if (stop or due) and run.unsaved:
+            with clock.paused():
                 save()
-            raise Interrupted(interruption.number, run.step)
+        if stop:
+            raise Interrupted(stop, run.step)
         if run.step % order.steps_per_epoch == 0:
             run.method.before_epoch()
         numbers, on_device = take_step(run, module, optimizer, batches)
         finite.look(on_device["loss"])
         run.step += 1
+        if ranks() == 1 or run.step % plan.log_every == 0:
+            judge_images()
         clock.images += order.batch_size
         epoch = round(run.step / order.steps_per_epoch, 4)
         run.metrics.add({"step": run.step, "epoch": epoch, **numbers}, on_device)
@@ -188,11 +236,9 @@ def _train(run: Training, interruption: Interruption) -> None:
             lines = run.metrics.flush()
             collapse.look(lines, run.step / plan.steps)
             run.display.show(lines[-1])
-        minutes = (time.monotonic() - saved) / 60
-        if run.step % order.steps_per_epoch == 0 or minutes > plan.checkpoint_minutes:
+        if run.step % order.steps_per_epoch == 0:
             with clock.paused():
                 save()
-            saved = time.monotonic()
 
 
 def take_step(
@@ -208,7 +254,7 @@ def take_step(
     keys = []
     for micro in range(order.accumulate):
         batch = next(batches)
-        run.bad_images.look(batch.bad, seen=(run.step + 1) * order.batch_size)
+        run.bad_images.look(batch.bad)
         views = finish_views(batch, fabric.device, plan.mean, plan.std)
         if plan.channels_last:
             views = [view.contiguous(memory_format=torch.channels_last) for view in views]
@@ -223,9 +269,15 @@ def take_step(
     stepped = step_unless_skipped(fabric, optimizer)
     optimizer.zero_grad(set_to_none=True)
     numbers = {"lr": rate}
+    average_statistics(run.method)
     if stepped:
         numbers |= run.method.after_step(progress, torch.cat(keys) if keys else None)
     return numbers, totals
+
+
+def optimizer_slots(optimizer: Optimizer) -> int:
+    """How many numbers an optimiser keeps for each weight."""
+    return 2 if isinstance(optimizer, AdamW) else 1
 
 
 def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:

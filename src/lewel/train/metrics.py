@@ -2,22 +2,35 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lewel.ops.ranks import mean_over_ranks
 from lewel.train.checkpoint import write_atomically
 
 
 class Metrics:
-    """Collects numbers on the device and writes them in bulk, so that no step waits for them."""
+    """Collects numbers on the device and writes them in bulk, so that no step waits for them.
 
-    def __init__(self, path: Path, resumed_at: int | None) -> None:
-        self.path = path
+    All ranks collect and flush together; `writes` is for the one that writes their mean and
+    tells others (`tell`) of it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        resumed_at: int | None,
+        writes: bool = True,
+        tell: Callable[[list[dict[str, Any]]], None] = lambda lines: None,
+    ) -> None:
+        self.path, self.writes, self.tell = path, writes, tell
         self.waiting: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
-        self._forget_after(-1 if resumed_at is None else resumed_at)
+        if writes:
+            self._forget_after(-1 if resumed_at is None else resumed_at)
 
     def _forget_after(self, step: int) -> None:
         """Drop what was written after the checkpoint that the run goes on from."""
@@ -49,16 +62,18 @@ class Metrics:
         if not self.waiting:
             return []
         scalars = [value.float() for _, values in self.waiting for value in values.values()]
-        numbers = iter(torch.stack(scalars).tolist() if scalars else [])
+        numbers = iter(mean_over_ranks(torch.stack(scalars)).tolist() if scalars else [])
         lines = [
             {**plain, **{name: next(numbers) for name in values}} for plain, values in self.waiting
         ]
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
         self.waiting.clear()
+        if self.writes:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.tell(lines)
         return lines
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lewel.errors import RunError
+from lewel.ops.ranks import gather_things, highest, rank
 
 COLLAPSED = 0.1  # spread of the embeddings; 1 for random directions, 0 when all are equal
 SETTLED = 0.2  # share of the training after which the teacher has followed the student
@@ -60,7 +61,7 @@ class FiniteWatch:
             tensors = [*network.parameters(), *network.buffers()]
             norms = torch._foreach_norm([t.detach() for t in tensors if t.is_floating_point()])
             finite = finite & torch.stack([norm.float() for norm in norms]).isfinite().all()
-        if not finite.item():
+        if highest([int(not finite.item())], self.finite.device)[0]:
             raise RunError(
                 f"The loss or the weights stopped being finite by step {step}: nothing was "
                 "saved since. Lower --optim.lr or use --precision 32; the last checkpoint is good."
@@ -68,32 +69,49 @@ class FiniteWatch:
 
 
 class BadImages:
-    """Counts images that can't be read over all workers, and lists them in the run folder."""
+    """Counts images that can't be read over all workers and ranks, and lists them in a file."""
 
     def __init__(self, path: Path, total: int, per_epoch: int) -> None:
         self.path, self.total = path, total
         self.grace = min(BAD_GRACE, per_epoch)
         self.bad: set[int] = set()
-        if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            if lines and not lines[-1].endswith("}"):  # cut off by a kill
-                lines.pop()
+        self.found: list[tuple[int, str, str]] = []  # not yet told to the other ranks
+        self.example = ""
+        if not path.exists():
+            return
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if lines and not lines[-1].endswith("}"):  # cut off by a kill
+            lines.pop()
+            if rank() == 0:
                 path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-            self.bad = {json.loads(line)["index"] for line in lines}
+        for line in map(json.loads, lines):
+            self._add(line["index"], line["image"], line["reason"])
 
-    def look(self, found: Iterable[tuple[int, str, str]], seen: int) -> None:
-        """Take what one batch found; `seen` is how many images the run has asked for so far."""
-        for index, name, why in found:
-            if index not in self.bad:
-                self.bad.add(index)
+    def look(self, found: Iterable[tuple[int, str, str]]) -> None:
+        """Take what one batch found."""
+        self.found += found
+
+    def judge(self, seen: int, device: torch.device) -> None:
+        """List what all ranks found; `seen` is how many images the run has asked for so far."""
+        new = gather_things(self.found) if highest([len(self.found)], device)[0] else []
+        self.found = []
+        for index, name, why in new:
+            if self._add(index, name, why) and rank() == 0:
                 line = json.dumps({"index": index, "image": name, "reason": why})
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
         looked_at = min(seen, self.total)
         if seen >= self.grace and len(self.bad) > BAD_SHARE * looked_at:
-            last = json.loads(self.path.read_text(encoding="utf-8").splitlines()[-1])
             raise RunError(
                 f"{len(self.bad)} of the {looked_at} images seen could not be read, more than "
-                f"{BAD_SHARE:.0%} (for example {last['image']}: {last['reason']}). "
+                f"{BAD_SHARE:.0%} (for example {self.example}). "
                 f"All are listed in {self.path}."
             )
+
+    def _add(self, index: int, name: str, why: str) -> bool:
+        """Count an image once; whether it is new."""
+        if index in self.bad:
+            return False
+        self.bad.add(index)
+        self.example = f"{name}: {why}"
+        return True

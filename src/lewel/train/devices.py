@@ -1,0 +1,117 @@
+"""Devices: how many processes train together, who starts them, and the engine they run on."""
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.ddp import DDPStrategy
+
+from lewel.errors import UserError
+
+Starter = Literal["lewel", "torchrun", "slurm"]
+ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
+    "lewel": LightningEnvironment,
+    "torchrun": TorchElasticEnvironment,
+    "slurm": SLURMEnvironment,
+}
+
+
+class Placement(NamedTuple):
+    """How many processes train together, and who starts them."""
+
+    devices: int  # on each node
+    nodes: int
+    starter: Starter
+
+    @property
+    def ranks(self) -> int:
+        return self.devices * self.nodes
+
+
+def placement(devices: int | None, nodes: int | None) -> Placement:
+    """What was asked for, or what torchrun or srun has started already."""
+    here = os.environ
+    if "TORCHELASTIC_RUN_ID" in here:
+        local, total = int(here["LOCAL_WORLD_SIZE"]), int(here["WORLD_SIZE"])
+        found = Placement(local, total // local, "torchrun")
+    elif "SLURM_PROCID" in here and int(here.get("SLURM_NTASKS", 1)) > 1:
+        total, many = int(here["SLURM_NTASKS"]), int(here.get("SLURM_NNODES", 1))
+        found = Placement(total // many, many, "slurm")
+    else:
+        return Placement(devices or 1, nodes or 1, "lewel")
+    wanted = Placement(devices or found.devices, nodes or found.nodes, found.starter)
+    if wanted != found:
+        raise UserError(
+            f"--devices {wanted.devices} --nodes {wanted.nodes} do not fit what {found.starter} "
+            f"started, {found.devices} processes on each of {found.nodes} nodes: leave them out."
+        )
+    return found
+
+
+def rank_from_outside() -> int:
+    """This process's number where torchrun or srun has started it, else 0."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))
+
+
+def open_fabric(
+    place: Placement, accelerator: str, precision: str, sync_batch_norm: bool
+) -> Fabric:
+    """The engine for these devices; its processes are not started yet."""
+    on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
+    if precision != "32" and on_cpu:
+        check_cpu_precision(precision)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # greetings of each process
+    # Its successor would still copy the first rank's buffers, and older torch does not know it.
+    warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated")
+    strategy: Any = "auto"
+    if place.ranks > 1:
+        # Statistics are averaged over the ranks; rank 0's must not replace the others'.
+        start: Literal["spawn", "popen"] = "spawn" if place.starter == "lewel" else "popen"
+        strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=place.devices,
+            num_nodes=place.nodes,
+            strategy=strategy,
+            precision="32-true" if precision == "32" else precision,  # type: ignore[arg-type]
+            plugins=[ENVIRONMENTS[place.starter]()],
+        )
+    except Exception as error:  # fabric raises many kinds for a device that is not there
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--accelerator {accelerator} --devices {place.devices} cannot be used: {reason}"
+        ) from None
+    if sync_batch_norm and place.ranks > 1 and fabric.device.type != "cuda":
+        raise UserError(
+            "--sync-batch-norm works on GPUs only: leave it out, or use --devices 1, where batch "
+            "norm sees the whole batch anyway."
+        )
+    return fabric
+
+
+def check_cpu_precision(precision: str) -> None:
+    """16 bits on a CPU: float16 has no autocast there, and bfloat16 kills some processors."""
+    if precision == "16-mixed":
+        raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
+    trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
+    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
+        raise UserError(
+            "--precision bf16-mixed does not work on this processor: use --precision 32."
+        )
+
+
+def default_workers(device: torch.device, devices: int = 1) -> int:
+    """Enough processes to feed a GPU; on a CPU most of the cores are left to the training."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    mine = max(1, (cores or 1) // devices)
+    return min(8, mine) if device.type == "cuda" else max(1, mine // 4)

@@ -1,0 +1,222 @@
+"""What a training step asks of a device, before it runs: bytes and seconds."""
+
+import copy
+import math
+import time
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lewel.methods.base import Method
+
+USABLE = 0.9  # of a device's memory; the driver, workspaces and gaps between blocks take the rest
+LONG = 5.0  # seconds; a step that takes so long is not timed again
+
+
+class Memory(NamedTuple):
+    """Bytes that one device needs for a training step."""
+
+    weights: int  # student, teacher, gradients, optimiser state, buffers
+    activations: int  # the views, what the backward needs, and what is alive beside it
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations
+
+
+class _Alive(TorchDispatchMode):
+    """Adds up the bytes of all tensors that are alive, a storage once, and keeps the most."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes: dict[int, int] = {}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.native_batch_norm.default:
+            # Its shapes by hand: torch finds them by thirty operations, which take half the time.
+            x, channels = args[0], args[0].shape[1]
+            out = (torch.empty_like(x), x.new_empty(channels), x.new_empty(channels))
+        else:
+            out = func(*args, **(kwargs or {}))
+        for storage in (x.untyped_storage() for x in tree_leaves(out) if isinstance(x, Tensor)):
+            if (key := id(storage)) not in self.bytes:  # views and in-place results are not new
+                self.bytes[key] = storage.nbytes()
+                self.now += self.bytes[key]
+                weakref.finalize(storage, self._forget, key)
+        self.most = max(self.most, self.now)
+        return out
+
+    def _forget(self, key: int) -> None:
+        self.now -= self.bytes.pop(key)
+
+
+def estimate_memory(
+    method: Method, optimizer_slots: int, image_size: int, micro_batch: int, half: bool = False
+) -> Memory:
+    """What a step on so many images needs, from shapes alone: nothing is computed or changed.
+
+    `optimizer_slots` is what the optimiser keeps for a weight: 1 value for SGD and LARS, 2 for
+    AdamW. Gradients count in full, as they do from the second micro-batch on; beside them the
+    forward holds more than the backward. `half` counts activations half, which is rough: losses
+    and norms stay in 32 bits, and weights are copied to 16.
+    """
+    trained = sum(p.nbytes for p in method.parameters() if p.requires_grad)
+    kept = sum(tensor.nbytes for tensor in (*method.parameters(), *method.buffers()))
+    with _alone(), FakeTensorMode(), _Alive() as alive:
+        twin = _without_values(method)
+        weights = alive.now
+        twin([torch.empty(micro_batch, 3, image_size, image_size) for _ in range(2)])
+    activations = (alive.most - weights) // (2 if half else 1)
+    return Memory(kept + (1 + optimizer_slots) * trained, activations)
+
+
+def _without_values(method: Method) -> Method:
+    """A copy in training mode whose tensors have but a shape; made within a FakeTensorMode."""
+    tensors = [*method.parameters(), *method.buffers()]
+    memo: dict[int, Any] = {
+        id(x): torch.empty(x.shape, dtype=x.dtype, requires_grad=x.requires_grad) for x in tensors
+    }
+    twin = copy.deepcopy(method, memo).train()
+    for module in twin.modules():
+        if isinstance(module, _BatchNorm) and hasattr(module, "groups"):
+            module.__class__ = type(module).__bases__[-1]  # the same bytes in fewer operations
+    return twin
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """As if there were no other ranks, which take no part and would be waited for."""
+    before, dist.is_available = dist.is_available, lambda: False
+    try:
+        yield
+    finally:
+        dist.is_available = before
+
+
+def norm_groups(method: Method) -> int:
+    """Parts of the batch that are normalised apart."""
+    norms = (module for module in method.modules() if isinstance(module, _BatchNorm))
+    return max((getattr(norm, "groups", 1) for norm in norms), default=1)
+
+
+def largest_batch(
+    method: Method,
+    optimizer_slots: int,
+    image_size: int,
+    available: int,
+    at_most: int,
+    half: bool = False,
+    multiple_of: int = 1,
+) -> int:
+    """The most images that fit so many bytes at once, 2 or more in a norm group; 0 if none do."""
+    groups = norm_groups(method)
+    unit = math.lcm(multiple_of, groups)
+    batches = range(unit * math.ceil(2 * groups / unit), at_most + 1, unit)
+
+    @cache
+    def needed(at: int) -> int:
+        return estimate_memory(method, optimizer_slots, image_size, batches[at], half).total
+
+    def crossing(one: int, two: int) -> int:
+        """Where the straight line through two sizes reaches what is available."""
+        return one + (two - one) * (available - needed(one)) // (needed(two) - needed(one))
+
+    last = len(batches) - 1
+    if last < 0 or needed(0) > available:
+        return 0
+    if needed(last) <= available:
+        return batches[last]
+    # Bytes grow evenly or, by lewel_m's negatives, ever faster: a line to the end lies above them,
+    # and its continuation below, so that few sizes are left to try.
+    fits = crossing(0, last)
+    bound = min(last, crossing(0, fits) + 1) if fits else last
+    return batches[bisect_right(range(last), available, fits + 1, bound, key=needed) - 1]
+
+
+def estimate_seconds(
+    method: Method,
+    image_size: int,
+    channels_last: bool,
+    device: torch.device,
+    micro_batch: int,
+    half: bool = False,
+    at_most: int = 16,
+) -> float:
+    """Seconds of a forward and backward of so many images, timed on `at_most` of them.
+
+    Scaled in proportion, which is too long for a GPU that a few images do not fill.
+    """
+    groups = norm_groups(method)
+    images = min(micro_batch, groups * max(2, at_most // groups))
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    times: list[float] = []
+    with _alone(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        twin = copy.deepcopy(method).to(device).to(memory_format=layout).train()
+        views = [torch.randn(images, 3, image_size, image_size) for _ in range(2)]
+        views = [view.to(device, memory_format=layout) for view in views]
+        while len(times) < 4 and max(times, default=0.0) < LONG:
+            begun = time.monotonic()
+            with torch.autocast(device.type, enabled=half):
+                loss = twin(views).loss
+            loss.backward()
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)
+            times.append(time.monotonic() - begun)
+            twin.zero_grad(set_to_none=True)
+    return median(times[1:] or times) * micro_batch / images  # the first one only warms up
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device, or the processor's own memory, had no room for a tensor."""
+    said = ("can't allocate memory", "not enough memory", "out of memory")  # CPU, Windows, MPS
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+    )
+
+
+def out_of_memory_sentence(
+    method: Method,
+    *,
+    optimizer_slots: int,
+    image_size: int,
+    batch_size: int,
+    accumulate: int,
+    device: str,
+    device_memory: int,
+    half: bool = False,
+    ranks: int = 1,
+) -> str:
+    """What did not fit, what would, and the flags for it; `batch_size` is the total."""
+    share, available = batch_size // ranks, int(USABLE * device_memory)
+    micro, groups = share // accumulate, norm_groups(method)
+    needed = estimate_memory(method, optimizer_slots, image_size, micro, half).total
+    # Where it should have fitted, something else holds memory: half as many are a new try.
+    at_most = micro - 1 if needed > available else micro // 2
+    fits = largest_batch(method, optimizer_slots, image_size, available, at_most, half)
+    what = (
+        f"{device} ran out of memory: {micro} images of {image_size} px at a time need about "
+        f"{needed / 1e9:.1f} GB of its {device_memory / 1e9:.1f} GB"
+    )
+    if not fits:
+        return f"{what}, and fewer do not fit either: use a smaller --image-size or --backbone."
+    smaller = f"--batch-size {fits * accumulate * ranks}"
+    for parts in range(accumulate + 1, share // (2 * groups) + 1):
+        if share % (parts * groups) == 0 and share // parts <= fits:
+            same = f"--accumulate {parts} (the same batch, {share // parts} at a time)"
+            return f"{what}, about {fits} would fit: use {same} or {smaller}."
+    return f"{what}, about {fits} would fit: use {smaller}."

@@ -1,0 +1,100 @@
+"""Processes of a run: started together, stopped together, and put back into SLURM's queue."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.multiprocessing as mp
+from lightning_fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
+from lewel.errors import Interrupted, RunError, UserError
+from lewel.train.devices import rank_from_outside
+from lewel.train.interrupt import STOPPING
+
+ENDINGS = {"UserError": UserError, "RunError": RunError}
+
+
+def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
+    """Run `work(fabric, *arguments)` in new processes, one a device; all end with the first.
+
+    What a process raises of our own errors is raised here, so that its sentence reaches the user.
+    """
+    with tempfile.TemporaryDirectory() as place, _passing_signals_on():
+        try:
+            start: Any = _in_a_process
+            stopped = fabric.launch(start, work, arguments, place)
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            for file in sorted(Path(place).glob("*.json")):  # by time: the first is the cause
+                told = json.loads(file.read_text(encoding="utf-8"))
+                raise ENDINGS[told["kind"]](told["sentence"]) from None
+            if isinstance(error, ProcessExitedException):
+                raise RunError(
+                    f"Rank {error.error_index} was ended from outside ({error}): perhaps memory "
+                    "ran out. Run the same command again to go on."
+                ) from None
+            raise
+    if stopped is not None:
+        raise Interrupted(*stopped)
+
+
+def _in_a_process(
+    fabric: Fabric, work: Callable[..., None], arguments: tuple[Any, ...], place: str
+) -> tuple[int, int] | None:
+    """What each process does: work, and leave word of what went wrong before it ends."""
+    os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
+    try:
+        work(fabric, *arguments)
+    except Interrupted as error:  # all ranks stop at the same step, each with time to end well
+        return error.number, error.step
+    except (UserError, RunError) as error:
+        name = f"{time.time_ns():020d}-{fabric.global_rank}.json"
+        sentence = str(error) if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {error}"
+        word = json.dumps({"kind": type(error).__name__, "sentence": sentence})
+        (Path(place) / name).write_text(word, encoding="utf-8")
+        raise
+    return None
+
+
+@contextmanager
+def _passing_signals_on() -> Iterator[None]:
+    """While processes run, signals to this one are theirs: they save, and this one waits."""
+
+    def pass_on(number: int, frame: object) -> None:
+        for child in mp.active_children():
+            if child.pid is not None:
+                os.kill(child.pid, number)
+
+    before = {number: signal.signal(number, pass_on) for number in STOPPING}
+    chatter = logging.getLogger("torch.multiprocessing.spawn")
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)  # ending the other ranks is no news
+    try:
+        yield
+    finally:
+        chatter.setLevel(level)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def requeue_if_asked(number: int) -> str | None:
+    """After SLURM's requeue signal (--signal=USR1@120) put the job back -> what was done."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if number != signal.SIGUSR1 or job is None or rank_from_outside() != 0:
+        return None
+    command = shutil.which("scontrol")
+    if command is None:
+        return f"scontrol is not here: requeue job {job} by hand to go on"
+    done = subprocess.run([command, "requeue", job], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"scontrol could not requeue job {job}: {done.stderr.strip()}"
+    return f"job {job} is back in the queue"

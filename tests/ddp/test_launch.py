@@ -1,0 +1,185 @@
+"""Many processes from the command line: by us, torchrun or SLURM; stopped and resumed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+
+from lewel.cli import run
+from lewel.errors import RunError, UserError
+from lewel.train.devices import open_fabric, placement
+from lewel.train.launch import launch, requeue_if_asked
+from tests.faults.test_resume import weights
+from tests.running import metrics, tiny_command, tiny_run
+
+# Two groups on one device are what two devices do, so that all these runs are one and the same.
+SAME = ("--method", "lewel_m", "--optim.lr", "0.005", "--contrast.norm-groups", "2")
+SLOWLY = ("--limit", "80", "--epochs", "8", "--checkpoint-minutes", "60", "--log-every", "1")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def start(out: Path, *flags: str, by: tuple[str, ...] = (), **env: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *by, "-m", "lewel", *tiny_command(out, *flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+    )
+
+
+def wait_for_step(out: Path, step: int, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists() or metrics(out)[-1]["step"] < step:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """The same run up to the order of sums in float32."""
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.allclose(value.float(), theirs[name].float(), rtol=1e-3, atol=5e-4), name
+    steps = [[line["step"] for line in metrics(out)] for out in (one, other)]
+    assert steps == [list(range(81))] * 2
+    losses = [[line.get("loss", 0.0) for line in metrics(out)] for out in (one, other)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_one_run_goes_from_one_device_to_two_to_torchrun(tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert tiny_run(whole, *SAME, *SLOWLY) == 0
+
+    process = start(out, *SAME, *SLOWLY)
+    wait_for_step(out, 3, process)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+
+    process = start(out, *SAME, *SLOWLY, "--devices", "2")
+    stopped = metrics(out)[-1]["step"]
+    wait_for_step(out, stopped + 3, process)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert f"resumed at step {stopped}" in said
+    assert "on 2 x cpu" in said
+    assert said.count("run the same command again to go on") == 1
+    assert "Traceback" not in said
+
+    process = start(out, *SAME, *SLOWLY, by=TORCHRUN)
+    again = metrics(out)[-1]["step"]
+    assert stopped < again < 80
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert said.count(f"resumed at step {again}") == 1
+    assert_alike(whole, out)
+
+
+def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(tmp_path: Path) -> None:
+    out, word, tools = tmp_path / "run", tmp_path / "requeued", tmp_path / "bin"
+    tools.mkdir()
+    scontrol = tools / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {word}\n')
+    scontrol.chmod(0o755)
+    job = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NAME": "lewel",
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": "127.0.0.1",
+        "MASTER_PORT": str(21000 + os.getpid() % 20000),
+    }
+    tasks = [
+        start(out, *SAME, *SLOWLY, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank)
+        for rank in ("0", "1")
+    ]
+    wait_for_step(out, 2, tasks[0])
+    tasks[1].send_signal(signal.SIGUSR1)  # one task hears it, both stop
+    said = [task.communicate(timeout=60)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [138, 138], said
+    assert word.read_text() == "requeue 4711\n"
+    assert "job 4711 is back in the queue" in said[0]
+    step = metrics(out)[-1]["step"]
+    assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
+
+
+def fail_on_the_second(fabric: Fabric) -> None:
+    if fabric.global_rank == 1:
+        raise RunError("The disk of this node is full.")
+    dist.all_reduce(torch.zeros(1))  # would wait for ever
+
+
+def die_on_the_second(fabric: Fabric) -> None:
+    if fabric.global_rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("work", "sentence"),
+    [
+        (fail_on_the_second, "^rank 1: The disk of this node is full.$"),
+        (die_on_the_second, "Rank 1 was ended from outside .*SIGKILL.*: perhaps memory ran out"),
+    ],
+)
+def test_if_one_rank_fails_all_stop_with_its_sentence(work: object, sentence: str) -> None:
+    fabric = open_fabric(placement(2, 1), "cpu", "32", False)
+    began = time.monotonic()
+    with pytest.raises(RunError, match=sentence):
+        launch(fabric, work)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--devices", "3"], "batch size 8 cannot be shared by 3 devices"),
+        (["--devices", "2", "--accumulate", "4"], "in parts of 2 or more"),
+        (["--devices", "2", "--sync-batch-norm"], "works on GPUs only"),
+        (["--devices", "0"], "devices"),
+    ],
+)
+def test_wrong_devices_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], sentence: str
+) -> None:
+    assert run(tiny_command(tmp_path / "run", *flags)) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices_that_torchrun_did_not_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "LOCAL_WORLD_SIZE": "4",
+        "WORLD_SIZE": "8",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert placement(None, None)[:2] == (4, 2)
+    assert placement(4, 2).starter == "torchrun"
+    with pytest.raises(UserError, match="4 processes on each of 2 nodes"):
+        placement(8, 1)
+
+
+def test_only_the_requeue_signal_of_a_slurm_job_requeues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert requeue_if_asked(signal.SIGUSR1) is None
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert requeue_if_asked(signal.SIGTERM) is None
+    monkeypatch.setenv("PATH", "")
+    assert "by hand" in (requeue_if_asked(signal.SIGUSR1) or "")
