@@ -111,7 +111,7 @@ def check_cpu_precision(precision: str) -> None:
 
 
 def default_workers(device: torch.device, devices: int = 1) -> int:
-    """Enough processes to feed a GPU; on a CPU most of the cores are left to the training."""
+    """Enough processes to feed a GPU; on a CPU most cores are left to training, few cores all."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     mine = max(1, (cores or 1) // devices)
-    return min(8, mine) if device.type == "cuda" else max(1, mine // 4)
+    return min(8, mine) if device.type == "cuda" else mine // 4

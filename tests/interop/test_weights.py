@@ -1,0 +1,116 @@
+"""Weights from other projects are found by their names, and never run code."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision import models
+
+from lewel.errors import UserError
+from lewel.interop.weights import load_weights, read_weights
+from lewel.nn.backbone import build_resnet
+from tests.conftest import randomise_statistics
+from tests.running import tiny_run
+
+
+def trained() -> dict[str, torch.Tensor]:
+    net = build_resnet("resnet18", width=8)
+    randomise_statistics(net)
+    return net.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "container"),
+    [
+        ("", None),  # torchvision
+        ("online_net.backbone.", "model"),  # LEWEL's authors
+        ("module.encoder_q.", "state_dict"),  # MoCo
+        ("backbone.", "state_dict"),  # lightly, solo-learn, MMPretrain
+        ("student.backbone.net.", "method"),  # our own checkpoints
+    ],
+)
+def test_weights_are_found_behind_other_projects_names(
+    tmp_path: Path, prefix: str, container: str | None
+) -> None:
+    state = trained()
+    named = {prefix + name: value for name, value in state.items()}
+    named |= {"fc.weight": torch.ones(10, 64), f"{prefix}extra": torch.ones(1)}
+    teacher = "target_net.backbone." if prefix else "momentum."
+    named |= {teacher + name: value * 0 for name, value in state.items()}
+    torch.save({container: named, "epoch": 3} if container else named, tmp_path / "weights.pth")
+    net = build_resnet("resnet18", width=8)
+    load_weights(net, tmp_path / "weights.pth")
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+def test_torchvisions_resnet_gives_the_same_features(tmp_path: Path) -> None:
+    theirs = models.resnet18(num_classes=5)
+    randomise_statistics(theirs)
+    save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
+    ours = build_resnet("resnet18")
+    load_weights(ours, tmp_path / "weights.safetensors")
+    theirs.fc = torch.nn.Identity()
+    images = torch.randn(2, 3, 64, 64)
+    assert torch.equal(ours.eval()(images), theirs.eval()(images))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch HACKED",)
+
+
+def test_a_file_that_would_run_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": Evil()}, tmp_path / "evil.pth")
+    with open(tmp_path / "evil2.pth", "wb") as file:
+        pickle.dump(Evil(), file)
+    for name in ("evil.pth", "evil2.pth"):
+        with pytest.raises(UserError, match=r"could run code|cannot be read"):
+            read_weights(tmp_path / name)
+    assert not (tmp_path / "HACKED").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda state: state.pop("layer4.0.conv1.weight"), "lacks 1 of the network's"),
+        (lambda state: state.update({"conv1.weight": torch.ones(3)}), "of another shape"),
+        (lambda state: state.clear(), "holds no tensors"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_with_what_is_wrong(
+    tmp_path: Path, change: object, sentence: str
+) -> None:
+    state = trained()
+    change(state)  # type: ignore[operator]
+    torch.save(state, tmp_path / "weights.pt")
+    with pytest.raises(UserError, match=sentence):
+        load_weights(build_resnet("resnet18", width=8), tmp_path / "weights.pt")
+
+
+def test_other_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty.pth").write_bytes(b"")
+    (tmp_path / "text.safetensors").write_text("hello")
+    for name in ("empty.pth", "text.safetensors", "absent.pth"):
+        with pytest.raises(UserError, match=r"cannot be read|holds no weights"):
+            read_weights(tmp_path / name)
+
+
+def test_a_run_begins_with_the_weights_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert tiny_run(first, "--epochs", "1") == 0
+    flags = ("--init", str(first), "--seed", "5", "--optim.lr", "1e-12", "--epochs", "1")
+    assert tiny_run(second, *flags) == 0
+    one, two = read_weights(first), read_weights(second)
+    weights = [name for name in one if name.endswith("weight")]
+    assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in weights)
+    assert tiny_run(tmp_path / "third", "--init", str(first), "--width", "16") == 2
+    assert "of another shape" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""The rows of tables 5, 6 and 7: each is a choice of arguments, and does what the paper says."""
+
+import copy
+
+import pytest
+import torch
+
+from lewel.methods.lewel_b import LewelB
+from lewel.methods.lewel_m import LewelM
+from lewel.methods.moco_v2 import MoCoV2
+from lewel.nn.heads import Encoder
+from tests.conftest import small_backbone
+from tests.methods.test_byol_lewel_b import views
+
+SIZES = {"dim": 8, "hidden": 12, "aligned_dim": 6, "groups": 2}
+QUEUE = {"queue": 10, "norm_groups": 1}
+ROWS = {
+    "table 5: global only": {"aligned_weight": 0.0},
+    "table 5: aligned only": {"aligned_weight": 1.0, "maps": "separate"},
+    "table 5: both": {"maps": "separate"},
+    "table 5: both, coupled": {},
+    "table 6: d 16": {"dim": 16},
+    "table 6: extra projector": {"maps": "uniform"},
+    "table 6: without its own p": {"own_projector": False, "aligned_dim": 8},
+    "table 6: random maps": {"maps": "random"},
+    "beta 1": {"aligned_weight": 1.0},
+    "beta 1, random": {"aligned_weight": 1.0, "maps": "random"},
+    "beta 1, shared p": {"aligned_weight": 1.0, "own_projector": False, "aligned_dim": 8},
+    "beta 0.3": {"aligned_weight": 0.3},
+    "c 3": {"aligned_dim": 3},
+    "h 1": {"groups": 1},
+    "h 8": {"groups": 8},
+    "without head norm": {"head_norm": False},
+}
+
+
+def make(kind: type, **extra: object) -> LewelB | LewelM:
+    own = QUEUE if kind is LewelM else {}
+    return kind(small_backbone(), **{**SIZES, **own, **extra}).train()
+
+
+@pytest.mark.parametrize("kind", [LewelB, LewelM])
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_learns_with_all_that_it_builds(kind: type, row: str) -> None:
+    method = make(kind, **ROWS[row])
+    step = method(views(4, torch.float32))
+    step.loss.backward()
+    trained = {n: p for n, p in method.named_parameters() if p.requires_grad}
+    unused = [name for name, parameter in trained.items() if parameter.grad is None]
+    assert unused == []
+    assert all(p.grad.isfinite().all() for p in trained.values())
+    method.after_step(0.0, step.keys)
+
+
+def test_each_choice_of_maps_builds_its_own_head() -> None:
+    def parts(**extra: object) -> set[str]:
+        return {name for name, _ in make(LewelM, **extra).student.head.named_children()}
+
+    assert parts() == {"project", "project_aligned"}
+    assert parts(maps="separate") == {"project", "project_aligned", "project_maps"}
+    assert parts(maps="separate", aligned_weight=1.0) == {"project_aligned", "project_maps"}
+    assert parts(maps="random", aligned_weight=1.0) == {"project_aligned"}
+    assert parts(own_projector=False, aligned_dim=8) == {"project"}
+
+
+def test_a_separate_map_head_leaves_g_to_the_pooled_features() -> None:
+    method = make(LewelM, maps="separate").double().eval()
+    features = torch.randn(3, 4, 64, dtype=torch.float64)
+    head = method.student.head
+    out = head(features)
+    assert torch.allclose(out.pooled, head.project(features.mean(1)))
+    scores = torch.nn.functional.normalize(head.project_maps(features), dim=-1)
+    assert torch.allclose(out.maps, scores.softmax(1).transpose(1, 2))
+
+
+def test_without_its_own_p_g_projects_what_the_maps_gather() -> None:
+    method = make(LewelM, own_projector=False, aligned_dim=8, groups=1).double().eval()
+    features = torch.randn(3, 4, 64, dtype=torch.float64)
+    out = method.student.head(features)
+    assert torch.allclose(out.aligned, method.student.head.project(out.maps @ features), atol=1e-10)
+
+
+def test_uniform_maps_make_p_a_second_projector_of_the_pooled_features() -> None:
+    head = make(LewelM, maps="uniform").double().eval().student.head
+    features = torch.randn(3, 4, 64, dtype=torch.float64)
+    out = head(features)
+    assert out.aligned.shape == (3, 1, 6)
+    assert torch.allclose(out.aligned[:, 0], head.project_aligned(features.mean(1)), atol=1e-10)
+
+
+@pytest.mark.parametrize("statistics", ["ema", "eman"])
+@pytest.mark.parametrize("kind", [LewelB, LewelM])
+def test_random_maps_are_new_in_each_step_and_the_same_for_both_views(
+    kind: type, statistics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = make(kind, maps="random", statistics=statistics)
+    if kind is LewelM:
+        method.teacher.shuffle = True
+    seen: list[torch.Tensor] = []
+    real = Encoder.forward
+
+    def spy(self: Encoder, images: torch.Tensor, maps: torch.Tensor | None = None) -> object:
+        out = real(self, images, maps)
+        seen.append(out.maps)
+        return out
+
+    monkeypatch.setattr(Encoder, "forward", spy)
+    draws = []
+    for _ in range(2):
+        seen.clear()
+        method(views(4, torch.float32))
+        first = seen[-1]  # the student's
+        draws.append(first)
+        assert len(seen) >= 2
+        for maps in seen:
+            for part in maps.split(4):  # the teacher may take two views at once, or another order
+                same = part.flatten(1).sum(1).sort().values
+                assert torch.allclose(part.sum(-1), torch.ones(4, 8))
+                matches = (part[:, None] == first[None]).flatten(2).all(2)
+                assert matches.any(1).all(), same
+    assert not torch.equal(*draws)
+
+
+def test_table_5s_first_row_is_moco_v2() -> None:
+    torch.manual_seed(1)
+    lewel = make(LewelM, aligned_weight=0.0, maps="separate")
+    torch.manual_seed(1)
+    moco = MoCoV2(small_backbone(), dim=8, hidden=12, **QUEUE).train()
+    assert lewel.state_dict().keys() == moco.state_dict().keys()
+    moco.load_state_dict(copy.deepcopy(lewel.state_dict()))
+    images = views(4, torch.float32)
+    assert torch.equal(lewel(images).loss, moco(images).loss)

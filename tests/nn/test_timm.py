@@ -1,0 +1,127 @@
+"""timm's networks as backbones, torchvision's ResNet-50, and what can be exported from each."""
+
+import pytest
+import timm
+import torch
+
+from lewel.build import build_backbone, build_plain
+from lewel.errors import UserError
+from lewel.methods.byol import BYOL
+from lewel.methods.lewel_b import LewelB
+from lewel.methods.lewel_m import LewelM
+from lewel.methods.moco_v2 import MoCoV2
+from lewel.nn.backbone import RESNETS, TimmBackbone, build_timm, exports_of
+from lewel.optim.groups import parameter_groups
+
+METHODS = {
+    "byol": (BYOL, {}),
+    "lewel_b": (LewelB, {"aligned_dim": 8}),
+    "moco_v2": (MoCoV2, {"queue": 8, "norm_groups": 2}),
+    "lewel_m": (LewelM, {"aligned_dim": 8, "queue": 8, "norm_groups": 2}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("timm/vit_tiny_patch16_224", 32), ("timm/convnext_atto", 64), ("resnet50", 64)],
+)
+def test_every_method_takes_real_steps_with_it(name: str, size: int, method: str) -> None:
+    kind, extra = METHODS[method]
+    backbone = build_backbone(name, "imagenet", 64, size)
+    made = kind(backbone, dim=8, hidden=16, **extra).train()
+    optimizer = torch.optim.SGD(parameter_groups(made, 1e-4, True), lr=0.05)
+    images = [torch.randn(4, 3, size, size) for _ in range(2)]
+    before = {n: p.clone() for n, p in made.student.named_parameters()}
+    for step in range(2):
+        done = made(images)
+        assert done.loss.isfinite()
+        done.loss.backward()
+        unused = [n for n, p in made.named_parameters() if p.requires_grad and p.grad is None]
+        assert unused == []
+        optimizer.step()
+        optimizer.zero_grad()
+        made.after_step(step / 2, done.keys)
+    moved = sum(not torch.equal(before[n], p) for n, p in made.student.named_parameters())
+    assert moved > 0.9 * len(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("vit_tiny_patch16_224", 48),
+        ("convnext_atto", 64),
+        ("swin_tiny_patch4_window7_224", 224),
+        ("mobilenetv3_small_100", 64),
+        ("resnet18", 64),
+    ],
+)
+def test_tokens_are_timms_own_features(name: str, size: int) -> None:
+    torch.manual_seed(0)
+    net = build_timm(name, size)
+    backbone = TimmBackbone(net).eval()
+    images = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        tokens = backbone(images)
+        plain = timm.create_model(name, num_classes=0, global_pool="", **_size_for(net, size))
+        plain.load_state_dict(net.state_dict())
+        features = plain.eval()(images)
+    assert tokens.shape == (2, backbone.positions(size), backbone.channels)
+    if name.startswith("vit"):
+        features = features[:, 1:]  # without the class token
+    elif name.startswith("swin"):
+        features = features.flatten(1, 2)
+    else:
+        features = features.flatten(2).transpose(1, 2)
+    assert torch.equal(tokens, features)
+
+
+def _size_for(net: torch.nn.Module, size: int) -> dict[str, int]:
+    return {"img_size": size} if hasattr(net, "patch_embed") else {}
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18"])
+def test_the_plain_network_pools_the_same_tokens(name: str) -> None:
+    backbone = build_backbone(f"timm/{name}", "imagenet", 64, 64).eval()
+    plain = build_plain(f"timm/{name}", "imagenet", 64, 64)
+    plain.load_state_dict(backbone.net.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.allclose(plain.eval()(images), backbone(images).mean(1), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("resnet51", "Did you mean resnet50"),
+        ("timm/vit_tiny_patch16_225", "Did you mean vit_tiny_patch16_224"),
+        ("timm/", "expected one of"),
+        ("torchvision/resnet50", "timm/NAME"),
+    ],
+)
+def test_unknown_networks_are_named_with_their_neighbours(name: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        build_backbone(name, "imagenet", 64, 64)
+
+
+def test_stem_and_width_are_for_resnets() -> None:
+    with pytest.raises(UserError, match="--stem and --width are for ResNets"):
+        build_backbone("timm/convnext_atto", "small", 64, 64)
+
+
+def test_what_can_be_exported_is_known() -> None:
+    assert "detectron2" in exports_of("resnet50", "imagenet", 64)
+    assert exports_of("resnet50", "small", 64) == ("onnx", "torch-export")
+    assert "torchvision" not in exports_of("timm/convnext_atto", "imagenet", 64)
+
+
+@pytest.mark.parametrize("name", [name for name in RESNETS if "x" in name or "wide" in name])
+def test_the_other_resnets_are_torchvisions(name: str) -> None:
+    from torchvision import models
+
+    with torch.device("meta"):
+        ours = build_backbone(name, "imagenet", 64, 64).net.state_dict()
+        theirs = getattr(models, name)().state_dict()
+    assert {n: v.shape for n, v in ours.items()} == {
+        n: v.shape for n, v in theirs.items() if not n.startswith("fc.")
+    }
