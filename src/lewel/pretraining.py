@@ -103,7 +103,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         if config.epochs > before.epochs:
             say(f"{before.epochs} epochs become {config.epochs}: the schedules are stretched.")
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
-    state = load_on_all_ranks(checkpoints, folder, say)
+    state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
     content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
     if state is not None:
         refuse_other_data(folder, state["data"], content)
@@ -187,11 +187,12 @@ def assemble(
 
 
 def load_on_all_ranks(
-    checkpoints: Checkpoints, folder: RunFolder, say: Callable[[str], None]
+    checkpoints: Checkpoints, folder: RunFolder, device: torch.device, say: Callable[[str], None]
 ) -> State | None:
     """The newest good checkpoint; the first rank looks first, and sets damaged ones aside."""
     state = checkpoints.load(say) if rank() == 0 else None
-    step = from_first(torch.tensor(-1 if state is None else state["step"]))
+    mine = torch.tensor(-1 if state is None else state["step"], device=device)
+    step = int(from_first(mine))
     if rank() != 0 and step >= 0:
         state = checkpoints.load(say)
         if state is None or state["step"] != step:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,9 @@ def _passing_signals_on() -> Iterator[None]:
             if child.pid is not None:
                 os.kill(child.pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in STOPPING}
+    before = {}
+    with suppress(ValueError):  # not the main thread: the caller handles signals
+        before = {number: signal.signal(number, pass_on) for number in STOPPING}
     chatter = logging.getLogger("torch.multiprocessing.spawn")
     level = chatter.level
     chatter.setLevel(logging.ERROR)  # ending the other ranks is no news
