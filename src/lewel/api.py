@@ -10,14 +10,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lewel.build import build_fabric, build_optimizer, build_plain, peak_rate
+from lewel.card import COUNTERPART, count
 from lewel.config import PretrainConfig, resolve
 from lewel.data.named import NAMES
 from lewel.errors import UserError
 from lewel.nn.backbone import exports_of
 from lewel.pretraining import (
-    COUNTERPART,
     Parts,
-    count,
     open_configured,
     pretrain_here,
     pretrain_in_process,
@@ -26,7 +25,7 @@ from lewel.recipes import default_recipe, read_recipe
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds
 from lewel.train.launch import launch
-from lewel.train.loop import optimizer_slots
+from lewel.train.run import optimizer_slots
 
 
 def pretrain(

@@ -36,7 +36,7 @@ from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
 from lewel.train.devices import Placement, default_workers, open_fabric
-from lewel.train.loop import Plan, Probe
+from lewel.train.run import Plan, Probe
 
 METHODS: dict[str, Callable[..., Method]] = {
     "lewel_b": LewelB,

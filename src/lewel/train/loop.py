@@ -1,159 +1,23 @@
 """The training loop: it knows a method's three hooks and nothing else about it."""
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
 
-from lewel.data.loader import Batch, Order, TwoViews, finish_views, make_loader
+from lewel.data.loader import Batch, finish_views, make_loader
 from lewel.errors import Interrupted, RunError
-from lewel.methods.base import Method
 from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import highest, rank, ranks
-from lewel.train.checkpoint import Checkpoints, State
-from lewel.train.display import Display
-from lewel.train.estimate import is_out_of_memory, out_of_memory_sentence
+from lewel.train.clock import Clock
+from lewel.train.estimate import is_out_of_memory
 from lewel.train.interrupt import Interruption
-from lewel.train.metrics import Metrics
-from lewel.train.monitor import BadImages, CollapseWatch, FiniteWatch
-
-Report = Callable[[str], None]
-Probe = Callable[[Report], dict[str, float]]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What decides the course of a training run."""
-
-    order: Order
-    epochs: int
-    learning_rate: Callable[[float], float]  # of progress in [0, 1]
-    mean: Sequence[float]
-    std: Sequence[float]
-    channels_last: bool
-    half: bool  # 16-bit arithmetic
-    workers: int
-    log_every: int
-    checkpoint_minutes: float
-    probe_every: float  # epochs; 0 for never
-
-    @property
-    def steps(self) -> int:
-        return self.epochs * self.order.steps_per_epoch
-
-    @property
-    def images_per_epoch(self) -> int:
-        return self.order.steps_per_epoch * self.order.batch_size
-
-    def probes_after(self, step: int) -> bool:
-        """Whether the k-NN probe runs after this many steps: before, every so often, at the end."""
-        if not self.probe_every:
-            return False
-        interval = max(1, round(self.probe_every * self.order.steps_per_epoch))
-        return step % interval == 0 or step == self.steps
-
-
-@dataclass
-class Training:
-    """Everything that takes part in a run; `train` drives it from the state it is in."""
-
-    fabric: Fabric
-    method: Method
-    optimizer: Optimizer
-    plan: Plan
-    dataset: TwoViews
-    checkpoints: Checkpoints
-    metrics: Metrics
-    bad_images: BadImages
-    display: Display
-    probe: Probe | None
-    on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
-    config: dict[str, Any]  # as plain values, for the checkpoint
-    data: dict[str, Any]  # what was trained on, for the checkpoint
-    step: int = 0
-    resumed: bool = False
-
-    def explain_memory(self) -> str:
-        """Why memory ran out, and what would fit."""
-        plan, order, device = self.plan, self.plan.order, self.fabric.device
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            memory = torch.cuda.get_device_properties(device).total_memory
-        else:
-            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // order.ranks
-        return out_of_memory_sentence(
-            self.method,
-            optimizer_slots=optimizer_slots(self.optimizer),
-            image_size=self.dataset.size,
-            batch_size=order.batch_size,
-            accumulate=order.accumulate,
-            device=str(device),
-            device_memory=memory,
-            half=plan.half,
-            ranks=order.ranks,
-        )
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether steps were taken since the newest checkpoint."""
-        return self.checkpoints.newest != self.step
-
-    def state(self) -> State:
-        """All that a later process needs to go on exactly here."""
-        return {
-            "step": self.step,
-            "config": self.config,
-            "data": self.data,
-            "method": self.method.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "precision": self.fabric._precision.state_dict(),
-        }
-
-    def restore(self, state: State) -> None:
-        self.step, self.resumed = state["step"], True
-        self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.fabric._precision.load_state_dict(state["precision"])
-
-
-class Clock:
-    """Images a second, and the share of the time spent waiting for data, since the last lap."""
-
-    def __init__(self) -> None:
-        self.started, self.waited, self.images = time.monotonic(), 0.0, 0
-
-    def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        while True:
-            before = time.monotonic()
-            batch = next(batches, None)
-            self.waited += time.monotonic() - before
-            if batch is None:
-                return
-            yield batch
-
-    def lap(self) -> dict[str, float]:
-        took = max(time.monotonic() - self.started, 1e-9)
-        numbers = {
-            "images_per_s": round(self.images / took, 2),
-            "data_wait": round(self.waited / took, 4),
-        }
-        self.__init__()  # type: ignore[misc]
-        return numbers
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave out what is no training: probes and saves."""
-        before = time.monotonic()
-        yield
-        self.started += time.monotonic() - before
+from lewel.train.monitor import CollapseWatch, FiniteWatch
+from lewel.train.run import Training
 
 
 def train(run: Training) -> None:
@@ -170,40 +34,51 @@ def train(run: Training) -> None:
         ) from error
 
 
-def _train(run: Training, interruption: Interruption) -> None:
-    plan, fabric, order = run.plan, run.fabric, run.plan.order
-    module = fabric.setup_module(run.method)
-    optimizer = fabric.setup_optimizers(run.optimizer)
-    finite, collapse = FiniteWatch(fabric.device), CollapseWatch(run.display.say)
-    saved = time.monotonic()
+class Keeper:
+    """Saves a run, and agrees with the other ranks on when to save and when to stop."""
 
-    def judge_images() -> None:
-        run.bad_images.judge(run.step * order.batch_size, fabric.device)
+    def __init__(self, run: Training, interruption: Interruption) -> None:
+        self.run, self.interruption = run, interruption
+        self.finite = FiniteWatch(run.fabric.device)
+        self.saved = time.monotonic()
 
-    def save() -> None:
-        nonlocal saved
-        finite.check(run.step, run.method)
-        judge_images()
+    def judge_images(self) -> None:
+        """Stop where too many images can't be read."""
+        run = self.run
+        run.bad_images.judge(run.step * run.plan.order.batch_size, run.fabric.device)
+
+    def save(self) -> None:
+        """All ranks call this; the first one writes."""
+        run = self.run
+        self.finite.check(run.step, run.method)
+        self.judge_images()
         run.metrics.flush(sync=True)
         if rank() == 0:
             run.on_save(run)  # before the checkpoint: a finished run always has its exports
             run.checkpoints.save(run.step, run.state())
-        run.checkpoints.newest, saved = run.step, time.monotonic()
+        run.checkpoints.newest, self.saved = run.step, time.monotonic()
 
-    def wishes() -> tuple[int, int]:
+    def wishes(self) -> tuple[int, int]:
         """A signal to stop by (or 0) and whether a save is due: what any rank says, all do.
 
         Many GPUs ask each other at log steps only, when they wait for each other anyway.
         """
-        if ranks() > 1 and fabric.device.type == "cuda" and run.step % plan.log_every:
+        plan, device = self.run.plan, self.run.fabric.device
+        if ranks() > 1 and device.type == "cuda" and self.run.step % plan.log_every:
             return 0, 0
-        late = time.monotonic() - saved > 60 * plan.checkpoint_minutes
-        stop, due = highest([interruption.number or 0, int(late)], fabric.device)
+        late = time.monotonic() - self.saved > 60 * plan.checkpoint_minutes
+        stop, due = highest([self.interruption.number or 0, int(late)], device)
         return stop, due
 
+
+def _train(run: Training, interruption: Interruption) -> None:
+    plan, fabric, order = run.plan, run.fabric, run.plan.order
+    module = fabric.setup_module(run.method)
+    optimizer = fabric.setup_optimizers(run.optimizer)
+    keeper, collapse = Keeper(run, interruption), CollapseWatch(run.display.say)
     if not run.resumed:
         run.metrics.add({"step": 0, "epoch": 0.0, **look_at(run)}, {})
-        save()
+        keeper.save()
     pin = fabric.device.type == "cuda"
     loader = make_loader(run.dataset, order, run.step, plan.steps, plan.workers, pin)
     clock = Clock()
@@ -211,34 +86,35 @@ def _train(run: Training, interruption: Interruption) -> None:
     module.train()
     run.display.begin()
     while run.step < plan.steps:
-        stop, due = wishes()
+        stop, due = keeper.wishes()
         if (stop or due) and run.unsaved:
             with clock.paused():
-                save()
+                keeper.save()
         if stop:
             raise Interrupted(stop, run.step)
         if run.step % order.steps_per_epoch == 0:
             run.method.before_epoch()
         numbers, on_device = take_step(run, module, optimizer, batches)
-        finite.look(on_device["loss"])
+        keeper.finite.look(on_device["loss"])
         run.step += 1
-        if ranks() == 1 or run.step % plan.log_every == 0:
-            judge_images()
         clock.images += order.batch_size
         epoch = round(run.step / order.steps_per_epoch, 4)
         run.metrics.add({"step": run.step, "epoch": epoch, **numbers}, on_device)
+        reports = run.step % plan.log_every == 0 or run.step == plan.steps
+        if ranks() == 1 or reports:
+            keeper.judge_images()
         if plan.probes_after(run.step):
             with clock.paused():
                 run.metrics.annotate(look_at(run))
-        if run.step % plan.log_every == 0 or run.step == plan.steps:
-            finite.check(run.step)
+        if reports:
+            keeper.finite.check(run.step)
             run.metrics.annotate(clock.lap())
             lines = run.metrics.flush()
             collapse.look(lines, run.step / plan.steps)
             run.display.show(lines[-1])
         if run.step % order.steps_per_epoch == 0:
             with clock.paused():
-                save()
+                keeper.save()
 
 
 def take_step(
@@ -273,11 +149,6 @@ def take_step(
     if stepped:
         numbers |= run.method.after_step(progress, torch.cat(keys) if keys else None)
     return numbers, totals
-
-
-def optimizer_slots(optimizer: Optimizer) -> int:
-    """How many numbers an optimiser keeps for each weight."""
-    return 2 if isinstance(optimizer, AdamW) else 1
 
 
 def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:

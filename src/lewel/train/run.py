@@ -1,0 +1,121 @@
+"""What a training run is made of."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch.optim import AdamW, Optimizer
+
+from lewel.data.loader import Order, TwoViews
+from lewel.methods.base import Method
+from lewel.train.checkpoint import Checkpoints, State
+from lewel.train.display import Display
+from lewel.train.estimate import out_of_memory_sentence
+from lewel.train.metrics import Metrics
+from lewel.train.monitor import BadImages
+
+Report = Callable[[str], None]
+Probe = Callable[[Report], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What decides the course of a training run."""
+
+    order: Order
+    epochs: int
+    learning_rate: Callable[[float], float]  # of progress in [0, 1]
+    mean: Sequence[float]
+    std: Sequence[float]
+    channels_last: bool
+    half: bool  # 16-bit arithmetic
+    workers: int
+    log_every: int
+    checkpoint_minutes: float
+    probe_every: float  # epochs; 0 for never
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.order.steps_per_epoch
+
+    @property
+    def images_per_epoch(self) -> int:
+        return self.order.steps_per_epoch * self.order.batch_size
+
+    def probes_after(self, step: int) -> bool:
+        """Whether the k-NN probe runs after this many steps: before, every so often, at the end."""
+        if not self.probe_every:
+            return False
+        interval = max(1, round(self.probe_every * self.order.steps_per_epoch))
+        return step % interval == 0 or step == self.steps
+
+
+@dataclass
+class Training:
+    """Everything that takes part in a run; `train` drives it from the state it is in."""
+
+    fabric: Fabric
+    method: Method
+    optimizer: Optimizer
+    plan: Plan
+    dataset: TwoViews
+    checkpoints: Checkpoints
+    metrics: Metrics
+    bad_images: BadImages
+    display: Display
+    probe: Probe | None
+    on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
+    config: dict[str, Any]  # as plain values, for the checkpoint
+    data: dict[str, Any]  # what was trained on, for the checkpoint
+    step: int = 0
+    resumed: bool = False
+
+    def explain_memory(self) -> str:
+        """Why memory ran out, and what would fit."""
+        plan, order, device = self.plan, self.plan.order, self.fabric.device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            memory = torch.cuda.get_device_properties(device).total_memory
+        else:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // order.ranks
+        return out_of_memory_sentence(
+            self.method,
+            optimizer_slots=optimizer_slots(self.optimizer),
+            image_size=self.dataset.size,
+            batch_size=order.batch_size,
+            accumulate=order.accumulate,
+            device=str(device),
+            device_memory=memory,
+            half=plan.half,
+            ranks=order.ranks,
+        )
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether steps were taken since the newest checkpoint."""
+        return self.checkpoints.newest != self.step
+
+    def state(self) -> State:
+        """All that a later process needs to go on exactly here."""
+        return {
+            "step": self.step,
+            "config": self.config,
+            "data": self.data,
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric._precision.state_dict(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.step, self.resumed = state["step"], True
+        self.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.fabric._precision.load_state_dict(state["precision"])
+
+
+def optimizer_slots(optimizer: Optimizer) -> int:
+    """How many numbers an optimiser keeps for each weight."""
+    return 2 if isinstance(optimizer, AdamW) else 1
