@@ -1,5 +1,6 @@
 """Data sets by name: exact pixels, the right splits, and classes that can be chosen from."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lewel.data.named import NAMES
 from lewel.data.sources import Data, Source, digest, open_data
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
+from tests.running import tiny_run
 
 from .layouts import LAYOUTS
 
@@ -248,3 +250,27 @@ def test_the_unlabeled_split_of_stl10_has_no_classes(root: Path, tmp_path: Path)
 
 def test_every_name_is_tested() -> None:
     assert tuple(LAYOUTS) == NAMES
+
+
+@pytest.mark.usefixtures("any_sum")
+def test_a_run_takes_a_name_and_some_of_its_classes(root: Path, tmp_path: Path) -> None:
+    LAYOUTS["cifar10"](root)
+    names = open_set("cifar10").train.classes
+    (tmp_path / "some.txt").write_text("\n".join(names[:2]))
+    few = ("--epochs", "1", "--limit", "8", "--batch-size", "2")
+    assert tiny_run(tmp_path / "all", *few, data="cifar10") == 0
+    some = (*few, "--classes", str(tmp_path / "some.txt"))
+    assert tiny_run(tmp_path / "some", *some, data="cifar10") == 0
+    cards = [json.loads((tmp_path / run / "card.json").read_text()) for run in ("all", "some")]
+    assert [card["data"] for card in cards] == ["cifar10"] * 2
+    assert [card["classes"] for card in cards] == [list(names), list(names[:2])]
+
+
+def test_a_name_that_cannot_be_downloaded_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny_run(tmp_path / "run", data="cifar100") == 2
+    said = capsys.readouterr().err.strip()
+    assert "cifar-100-python.tar.gz" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()

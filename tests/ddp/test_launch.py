@@ -85,7 +85,9 @@ def test_one_run_goes_from_one_device_to_two_to_torchrun(tmp_path: Path) -> None
     assert_alike(whole, out)
 
 
-def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(tmp_path: Path) -> None:
+def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, word, tools = tmp_path / "run", tmp_path / "requeued", tmp_path / "bin"
     tools.mkdir()
     scontrol = tools / "scontrol"
@@ -114,6 +116,8 @@ def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(tmp_path: Path) -> N
     assert "job 4711 is back in the queue" in said[0]
     step = metrics(out)[-1]["step"]
     assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
+    assert tiny_run(out, *SAME, *SLOWLY) == 0
+    assert f"resumed at step {step}" in capsys.readouterr().out
 
 
 def fail_on_the_second(fabric: Fabric) -> None:

@@ -92,3 +92,48 @@ def test_a_step_that_the_scaler_skipped_is_known(
     )
     optimizer = SimpleNamespace(step=lambda: None)
     assert step_unless_skipped(fabric, optimizer) is stepped  # type: ignore[arg-type]
+
+
+def test_out_of_memory_is_one_sentence_and_following_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = LewelB.forward
+
+    def hungry(self: LewelB, views: list[torch.Tensor]) -> Step:
+        if len(views[0]) > 4 and type(views[0]) is torch.Tensor:  # no estimate
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+        return real(self, views)
+
+    monkeypatch.setattr(LewelB, "forward", hungry)
+    monkeypatch.setattr("lewel.train.run.out_of_memory_sentence", _with_little_memory)
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 1
+    said = capsys.readouterr().err.strip()
+    assert "cpu ran out of memory: 8 images of 16 px at a time" in said
+    assert "--accumulate 2 (the same batch, 4 at a time)" in said
+    assert len(said.splitlines()) == 1
+    assert tiny_run(tmp_path / "run", "--epochs", "1", "--accumulate", "2") == 0
+    assert "resumed at step 0" in capsys.readouterr().out
+
+
+def _with_little_memory(method: LewelB, **numbers: object) -> str:
+    from lewel.train.estimate import USABLE, estimate_memory, out_of_memory_sentence
+
+    fits = estimate_memory(method, 1, 16, 4).total
+    return out_of_memory_sentence(method, **{**numbers, "device_memory": int(fits / USABLE) + 2000})
+
+
+def test_metrics_go_to_the_loggers_that_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    flags = ("--loggers", "tensorboard", "--limit", "16")
+    assert tiny_run(tmp_path / "run", *flags, "--epochs", "2") == 0
+    assert tiny_run(tmp_path / "run", *flags, "--epochs", "3") == 0  # goes on in the same curve
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("loss")]
+    lines = metrics(tmp_path / "run")[1:]
+    assert [step for step, _ in logged] == [line["step"] for line in lines] == list(range(1, 7))
+    assert [value for _, value in logged] == pytest.approx([line["loss"] for line in lines])
+    assert tiny_run(tmp_path / "other", "--loggers", "tensorbord") == 2
+    assert "tensorboard" in capsys.readouterr().err
