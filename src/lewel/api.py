@@ -1,15 +1,13 @@
 """What lewel does, from Python: `pretrain` a backbone, `load_backbone` it afterwards."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import nn
 
-from lewel.build import build_fabric, build_optimizer, build_plain, peak_rate
+from lewel.backbones import find_network, open_backbone, plain, read_card, weights_file
+from lewel.build import build_fabric, build_optimizer, peak_rate
 from lewel.card import COUNTERPART, count
 from lewel.config import PretrainConfig, resolve
 from lewel.data.named import NAMES
@@ -24,7 +22,7 @@ from lewel.pretraining import (
 from lewel.recipes import default_recipe, read_recipe
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds
-from lewel.train.launch import launch
+from lewel.train.launch import launch, lost_peers_explained
 from lewel.train.run import optimizer_slots
 
 
@@ -40,7 +38,8 @@ def pretrain(
 
     `data` is a folder, a list file, a data set's name or `scenes`; `recipe` a shipped name or a
     YAML file; every other value of the configuration is a keyword (`epochs=20,
-    optim={"lr": 0.3}`). Returns the run folder.
+    optim={"lr": 0.3}`). `console` is where it speaks, unless it starts processes for many devices.
+    Returns the run folder.
     """
     config = configure(data, recipe, overrides)
     place = placement(config.devices, config.nodes)
@@ -48,19 +47,20 @@ def pretrain(
     starts_others = place.ranks > 1 and place.starter == "lewel"
     if not starts_others:
         fabric.launch()  # joins the processes that torchrun or srun has started
-    parts = Parts(config, open_configured(config), place, fabric)  # mistakes show before a write
-    name = parts.data.unlabelled.name
-    path = Path(out) if out else Path("runs") / f"{name}-{config.method}"
+    opened = open_configured(config)
+    path = Path(out) if out else Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     if path.resolve().is_relative_to(config.data):
         raise UserError(
             f"The run folder {path} lies in the data {config.data}, and would become a part "
             "of it: choose another --out."
         )
+    parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
     if starts_others:
         del parts
         launch(fabric, pretrain_in_process, config, place, path)
     else:
-        pretrain_here(parts, path, console or Console())
+        with lost_peers_explained():
+            pretrain_here(parts, path, console or Console())
     return path
 
 
@@ -79,13 +79,17 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     path = Path(config.data).expanduser()
     if config.data != "scenes" and config.data not in NAMES and path.exists():
         config = config.model_copy(update={"data": str(path.resolve())})
+    for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
+        if (value := getattr(config, key)) is not None:
+            config = config.model_copy(update={key: str(Path(value).expanduser().resolve())})
     return config
 
 
 def describe(config: PretrainConfig) -> dict[str, Any]:
     """What a run would be, without starting it: images, steps, parameters, memory, time."""
     place = placement(config.devices, config.nodes)
-    parts = Parts(config, open_configured(config), place, build_fabric(config, place))
+    fabric = build_fabric(config, place)
+    parts = Parts(config, open_configured(config), place, fabric, None)
     method, plan, device = parts.method, parts.plan, parts.fabric.device
     micro = config.batch_size // place.ranks // config.accumulate
     slots = optimizer_slots(build_optimizer(method, config))
@@ -125,19 +129,11 @@ def load_backbone(path: str | Path) -> nn.Module:
     """The trained backbone of a run folder or backbone.safetensors, a plain torchvision or timm
     module.
 
-    It maps normalised images (B, 3, S, S) to pooled features (B, C) and is in eval mode.
+    It maps normalised images (B, 3, S, S) to pooled features (B, C) and is in eval mode. timm
+    networks whose last norm sits in the head (such as ConvNeXt) pool before it, as timm has it.
     """
-    path = Path(path)
-    file = path / "backbone.safetensors" if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"{path} holds no backbone: expected a run folder or backbone.safetensors.")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {}).get("lewel", "{}"))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
-    if "backbone" not in about:
-        raise UserError(f"{file} was not written by lewel: it does not say which network it is.")
-    net = build_plain(about["backbone"], about["stem"], about["width"], about["image_size"])
-    net.load_state_dict(load_file(file))
-    return net.eval()
+    file = weights_file(path)
+    card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
+    if file is None or "backbone" not in card:
+        raise UserError(f"{path} was not written by lewel: expected a run or backbone.safetensors.")
+    return plain(open_backbone(path, find_network(path)))

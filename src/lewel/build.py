@@ -1,7 +1,7 @@
 """From a configuration to objects: the only file that knows the names of things."""
 
+import math
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,13 @@ from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from lewel.backbones import MEAN, STD, build_backbone
 from lewel.config import PretrainConfig
 from lewel.data.loader import Order, TwoViews
 from lewel.data.sources import Data, Source
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
+from lewel.eval.features import Extractor
 from lewel.eval.probe import KnnProbe
 from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
@@ -22,14 +24,7 @@ from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
-from lewel.nn.backbone import (
-    RESNETS,
-    Backbone,
-    ResNetBackbone,
-    TimmBackbone,
-    build_resnet,
-    build_timm,
-)
+from lewel.nn.backbone import RESNETS, Backbone
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
@@ -45,45 +40,13 @@ METHODS: dict[str, Callable[..., Method]] = {
     "moco_v2": MoCoV2,
 }
 ALIGNED, CONTRASTIVE = ("lewel_b", "lewel_m"), ("lewel_m", "moco_v2")
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def build_backbone(name: str, stem: str, width: int, image_size: int) -> Backbone:
-    """A backbone by its name."""
-    if name in RESNETS:
-        return ResNetBackbone(build_resnet(name, stem=stem, width=width))  # type: ignore[arg-type]
-    kind, _, model = name.partition("/")
-    if kind != "timm" or not model:
-        close = get_close_matches(name, RESNETS, n=1)
-        raise UserError(
-            f"There is no backbone {name!r}: expected one of {', '.join(RESNETS)}, or timm/NAME."
-            + (f" Did you mean {close[0]}?" if close else "")
-        )
-    import timm
-
-    if not timm.is_model(model):
-        close = get_close_matches(model, timm.list_models(), n=3)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise UserError(f"timm {timm.__version__} has no model {model!r}.{hint}")
-    if stem != "imagenet" or width != PretrainConfig().width:
-        raise UserError(f"--stem and --width are for ResNets, not for {name}: leave them out.")
-    return TimmBackbone(build_timm(model, image_size))
-
-
-def build_plain(name: str, stem: str, width: int, image_size: int) -> nn.Module:
-    """The plain network that a backbone's weights fit, (B, 3, S, S) -> (B, C)."""
-    if name.startswith("timm/"):
-        return build_timm(name.removeprefix("timm/"), image_size, pool="avg")
-    return build_backbone(name, stem, width, image_size).net
-
-
-def build_method(config: PretrainConfig, images: int) -> Method:
-    """The method with its networks, initialised by the seed alone, or by the weights given."""
+def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
+    """The method with its networks, initialised by the seed alone."""
     torch.manual_seed(seed_of(config.seed))
     backbone = build_backbone(config.backbone, config.stem, config.width, config.image_size)
-    check_sizes(config, backbone)
-    if config.init is not None:
-        load_weights(backbone.net, config.init)
+    check_sizes(config, backbone, ranks)
     head, teacher, contrast = config.head, config.teacher, config.contrast
     arguments: dict[str, Any] = {
         "dim": head.dim,
@@ -111,7 +74,15 @@ def build_method(config: PretrainConfig, images: int) -> Method:
     return METHODS[config.method](backbone, **arguments)
 
 
-def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
+def begin_with(method: Method, weights: str) -> None:
+    """Give student and teacher the backbone of a file."""
+    load_weights(method.student.backbone.net, weights)
+    teacher = getattr(method, "teacher", None)
+    if teacher is not None:
+        teacher.network.backbone.load_state_dict(method.student.backbone.state_dict())
+
+
+def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
     """Sizes that do not go together are a mistake of the user's, said before anything runs."""
     head, groups = config.head, config.head.groups
     if config.method in ALIGNED and head.aligned_weight > 0:
@@ -129,14 +100,8 @@ def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
                     f"{what} is {value}, not a multiple of head.groups (h) {groups}: "
                     f"change {flag} or --head.groups."
                 )
-    share = config.batch_size // config.accumulate
-    if config.method in CONTRASTIVE and (
-        share % config.contrast.norm_groups or share < 2 * config.contrast.norm_groups
-    ):
-        raise UserError(
-            f"A micro-batch of {share} cannot be normalised in {config.contrast.norm_groups} "
-            "groups of 2 or more: change --batch-size or --contrast.norm-groups."
-        )
+    if config.method in CONTRASTIVE:
+        check_groups(config, ranks)
     try:
         positions = backbone.positions(config.image_size)
     except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
@@ -145,11 +110,33 @@ def check_sizes(config: PretrainConfig, backbone: Backbone) -> None:
             f"{config.backbone} cannot take images of {config.image_size} px ({reason}): "
             "change --image-size."
         ) from None
+    if math.isqrt(positions) ** 2 != positions:
+        raise UserError(
+            f"{config.backbone} gives {positions} tokens, which are no square of positions: choose "
+            "another --backbone."
+        )
     if positions < 4 and config.method in ALIGNED:
         raise UserError(
             f"{config.backbone} sees images of {config.image_size} px at {positions} positions, "
             "too few to choose where to learn: raise --image-size"
             + (", or use --stem medium or small." if config.backbone in RESNETS else ".")
+        )
+
+
+def check_groups(config: PretrainConfig, ranks: int) -> None:
+    """ShuffleBN's groups must share each device's part of the batch evenly."""
+    groups, share = config.contrast.norm_groups, config.batch_size // config.accumulate // ranks
+    mine = max(1, groups // ranks)
+    if (groups > ranks and groups % ranks) or share % mine or share < 2 * mine:
+        devices = f" on each of {ranks} devices" if ranks > 1 else ""
+        raise UserError(
+            f"A micro-batch of {share}{devices} cannot be normalised in {groups} groups of 2 or "
+            "more in all: change --batch-size or --contrast.norm-groups."
+        )
+    if config.sync_batch_norm and ranks > 1 and groups > 1:
+        raise UserError(
+            "--sync-batch-norm normalises all devices together, --contrast.norm-groups "
+            f"{groups} apart: use --contrast.norm-groups 1, or leave the first out."
         )
 
 
@@ -199,6 +186,7 @@ def build_plan(config: PretrainConfig, images: int, device: torch.device, place:
         std=STD,
         channels_last=bool(config.channels_last),
         half=config.precision != "32",
+        devices=place.devices,
         workers=default_workers(device, place.devices)
         if config.workers is None
         else config.workers,
@@ -241,15 +229,10 @@ def build_probe(
     if data.train.classes is None or len(data.train.classes) < 2:
         return None
     return KnnProbe(
-        backbone,
+        Extractor(backbone, config.image_size, MEAN, STD, device, workers=workers),
         data.train,
         data.val,
         bank=config.knn.bank,
         queries=config.knn.queries,
         neighbours=config.knn.neighbours,
-        size=config.image_size,
-        mean=MEAN,
-        std=STD,
-        device=device,
-        workers=workers,
     )

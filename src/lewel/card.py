@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lewel.build import MEAN, STD
+from lewel.backbones import MEAN, STD
 from lewel.config import PretrainConfig
 from lewel.data.sources import Data
 from lewel.nn.backbone import exports_of

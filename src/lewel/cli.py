@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lewel.config import PretrainConfig, explain
-from lewel.errors import Interrupted, RunError, UserError
+from lewel.errors import Interrupted, RunError, UserError, system_sentence
+from lewel.judge_config import KnnConfig
 
 app = App(
     name="lewel",
@@ -64,6 +65,107 @@ def pretrain(
 
 
 @app.command
+def knn(
+    backbone: str,
+    /,
+    *,
+    out: Path | None = None,
+    config: Annotated[KnnConfig, Parameter(name="*")],
+) -> None:
+    """Judge a backbone by the nearest neighbours of each image among labelled ones.
+
+    Parameters
+    ----------
+    backbone
+        A run folder, a file of weights, or a network's name.
+    out
+        Where results go; by default the run folder.
+    """
+    from lewel.judging import ask
+
+    console = Console()
+    answer, path = ask("knn", backbone, config, out, console)
+    if not answer:  # another process than the first
+        return
+    low, high = answer["interval"]
+    others = ", ".join(f"{k}: {value:.1%}" for k, value in answer["sweep"].items())
+    for line in (
+        f"k-NN on {answer['data']}: top-1 {answer['top1']:.1%} (95 % {low:.1%} - {high:.1%}), "
+        f"top-5 {answer['top5']:.1%}, k = {answer['k']}, {answer['images']:,} images by a bank of "
+        f"{answer['bank']:,}",
+        f"top-1 by k: {others}",
+        f"wrote {path}",
+        f"next:\n  lewel results {path.parent.parent}",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command
+def results(*runs: Path) -> None:
+    """Show the results of one or several runs side by side."""
+    from lewel.comparing import results_table
+
+    if not runs:
+        raise UserError("Which runs? Give one or several run folders.")
+    Console().print(results_table(list(runs)))
+
+
+@app.command
+def embed(
+    backbone: str,
+    data: str,
+    /,
+    *,
+    out: Path = Path("features.npz"),
+    image_size: int | None = None,
+    network: str | None = None,
+    limit: int | None = None,
+    batch_size: int = 256,
+    workers: int | None = None,
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+) -> None:
+    """Write the features of every image to a file; the same command again goes on.
+
+    Parameters
+    ----------
+    backbone
+        A run folder, a file of weights, or a network's name.
+    data
+        A folder of images, a list, a data set's name, or `scenes`.
+    out
+        A .parquet or .npz file with path, label and embedding.
+    image_size
+        Side of the images in pixels; by default the backbone's own.
+    network
+        Which network a foreign file of weights holds.
+    limit
+        Use only so many images.
+    batch_size
+        Images at a time.
+    workers
+        Processes that read images.
+    accelerator
+        Device type.
+    """
+    from lewel import embedding
+
+    console = Console()
+    written = embedding.embed(
+        backbone,
+        data,
+        out,
+        image_size=image_size,
+        backbone=network,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        accelerator=accelerator,
+        console=console,
+    )
+    console.print(f"wrote the features of {written:,} images to {out}", highlight=False)
+
+
+@app.command
 def recipes() -> None:
     """List the recipes that ship with lewel."""
     from lewel.recipes import list_recipes
@@ -98,8 +200,8 @@ def run(arguments: list[str]) -> int:
     except RunError as error:
         errors.print(f"{_whose()}{error}")
         return 1
-    except OSError as error:  # a disk that is full, a folder that vanished
-        errors.print(f"{error.filename or 'The system'}: {error.strerror or error}.")
+    except OSError as error:
+        errors.print(f"{_whose()}{system_sentence(error)}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -107,7 +209,8 @@ def run(arguments: list[str]) -> int:
         from lewel.train.launch import requeue_if_asked
 
         word = requeue_if_asked(error.number) or "run the same command again to go on"
-        errors.print(f"{error}: {word}")
+        if not _whose():
+            errors.print(f"{error}: {word}")
         return 128 + error.number
     return 0
 

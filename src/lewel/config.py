@@ -17,7 +17,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Part(BaseModel):
     """A part of a configuration: unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Head(Part):
@@ -230,7 +230,7 @@ def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 def explain(error: ValidationError) -> str:
     """The first thing that is wrong, in one sentence that names the key and the fix."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join(part for part in first["loc"] if isinstance(part, str))
     value, problem = first.get("input"), first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, _keys(PretrainConfig), n=1, cutoff=0.5)

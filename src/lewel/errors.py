@@ -12,8 +12,14 @@ class RunError(Exception):
 
 
 class Interrupted(Exception):
-    """Exit 128 + the signal. A run was asked to stop, and has saved."""
+    """Exit 128 + the signal. A run was asked to stop, and has saved the steps it has taken."""
 
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}")
+    def __init__(self, number: int, step: int | None = None) -> None:
+        when = "before the first step" if step is None else f"after step {step}"
+        super().__init__(f"stopped by {signal.Signals(number).name} {when}")
         self.number, self.step = number, step
+
+
+def system_sentence(error: OSError) -> str:
+    """What the system refused: a disk that is full, a folder that vanished."""
+    return f"{error.filename or 'The system'}: {error.strerror or error}."

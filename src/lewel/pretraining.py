@@ -1,16 +1,18 @@
 """One pre-training run, from a configuration and its data to a run folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import nn
+from timm.layers import convert_sync_batchnorm
 from torchvision.utils import save_image
 
 from lewel.build import (
+    begin_with,
     build_dataset,
     build_method,
     build_optimizer,
@@ -22,11 +24,13 @@ from lewel.card import card, count, summary
 from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_yaml
 from lewel.data.loader import TwoViews, finish_views
 from lewel.data.sources import Data, digest, open_data
-from lewel.errors import RunError, UserError
-from lewel.ops.ranks import from_first, rank
-from lewel.train.checkpoint import Checkpoints, State, write_atomically
+from lewel.errors import Interrupted, RunError, UserError
+from lewel.files import write_atomically
+from lewel.ops.ranks import from_first, gather_things, rank
+from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.devices import Placement
 from lewel.train.display import Display
+from lewel.train.estimate import is_out_of_memory
 from lewel.train.folder import RunFolder
 from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import train
@@ -41,11 +45,34 @@ class Parts:
     """What a configuration and its data give before a run folder is touched."""
 
     def __init__(
-        self, config: PretrainConfig, data: Data, place: Placement, fabric: Fabric
+        self,
+        config: PretrainConfig,
+        data: Data,
+        place: Placement,
+        fabric: Fabric,
+        path: Path | None,
     ) -> None:
         self.config, self.data, self.place, self.fabric = config, data, place, fabric
-        self.plan = build_plan(config, len(data.unlabelled), fabric.device, place)
-        self.method = build_method(config, len(data.unlabelled))
+        with memory_explained():
+            self.plan = build_plan(config, len(data.unlabelled), fabric.device, place)
+            self.method = build_method(config, len(data.unlabelled), place.ranks)
+        goes_on = path is not None and any(RunFolder(path).checkpoints.glob("step-*.pt"))
+        if config.init is not None and not goes_on:
+            begin_with(self.method, config.init)
+
+
+@contextmanager
+def memory_explained() -> Iterator[None]:
+    """A network that is too large to be made is a mistake in its sizes."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            "Memory ran out before the first step: choose a smaller --backbone, --width, "
+            "--head.hidden or --contrast.queue."
+        ) from None
 
 
 def open_configured(config: PretrainConfig) -> Data:
@@ -59,7 +86,7 @@ def pretrain_in_process(
     fabric: Fabric, config: PretrainConfig, place: Placement, path: Path
 ) -> None:
     """What each process that `launch` starts does."""
-    parts = Parts(config, open_configured(config), place, fabric)
+    parts = Parts(config, open_configured(config), place, fabric, path)
     pretrain_here(parts, path, Console())
 
 
@@ -91,13 +118,15 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
     content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
+    refuse_different_ranks(content["digest"])
     if state is not None:
         refuse_other_data(folder, state["data"], content)
     for note in (*data.notes, *introduction(parts)):
         say(note)
     if state is not None and state["step"] >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
-        say(summary(folder, config))
+        if rank() == 0:
+            say(summary(folder, config))
         return
     if rank() == 0:
         write_atomically(folder.config, lambda aside: write_yaml(config, aside))
@@ -109,20 +138,27 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         None if state is None else state["step"],
         say,
     )
-    run = assemble(folder, parts, checkpoints, content, state, console, loggers)
-    if state is None and rank() == 0:
-        draw_views(run.dataset, plan, folder)
-    elif state is not None:
-        say(f"resumed at step {run.step}")
-    ended = False
+    failed = True
     try:
-        train(run)
-        ended = True
+        with memory_explained():
+            run = assemble(folder, parts, checkpoints, content, state, console, loggers)
+        if state is None and rank() == 0:
+            draw_views(run.dataset, plan, folder)
+        elif state is not None:
+            say(f"resumed at step {run.step}")
+        try:
+            train(run)
+        finally:
+            run.display.close()
+        failed = False
+    except Interrupted:
+        failed = False  # it goes on
+        raise
     finally:
-        run.display.close()
         for logger in loggers:
-            logger.close(failed=not ended)
-    say(summary(folder, config))
+            logger.close(failed=failed)
+    if rank() == 0:
+        say(summary(folder, config))
 
 
 def assemble(
@@ -138,7 +174,7 @@ def assemble(
     config, data, fabric = parts.config, parts.data, parts.fabric
     plan, method = parts.plan, parts.method
     if config.sync_batch_norm and parts.place.ranks > 1:
-        nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-untyped-call]
+        convert_sync_batchnorm(method)  # timm's: torch's would lose activations inside norms
     if config.channels_last:
         method.to(memory_format=torch.channels_last)
     method.to(fabric.device)
@@ -187,6 +223,14 @@ def load_on_all_ranks(
                 f"{folder.path.absolute()} here: put --out on a disk that all nodes share."
             )
     return state
+
+
+def refuse_different_ranks(mine: str) -> None:
+    """All ranks must have the same images, or their steps would part."""
+    if len(set(gather_things([mine]))) > 1:
+        raise RunError(
+            "The ranks do not have the same images: give all nodes the same data, or a shared disk."
+        )
 
 
 def refuse_other_data(folder: RunFolder, before: dict[str, Any], now: dict[str, Any]) -> None:

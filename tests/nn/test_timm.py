@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from lewel.build import build_backbone, build_plain
+from lewel.backbones import build_backbone, build_plain
 from lewel.errors import UserError
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB

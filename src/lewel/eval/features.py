@@ -1,6 +1,8 @@
 """Features of a backbone for a whole source of images: one pass, no augmentation."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import leave_signals_to_the_parent
 from lewel.data.sources import Source
+from lewel.ops.ranks import gather, rank, ranks
 
 
 def whole_view(image: Tensor, size: int) -> Tensor:
@@ -47,36 +50,58 @@ class WholeViews(Dataset[tuple[Tensor, bool]]):
         return whole_view(image, self.size).contiguous(), True
 
 
-@torch.no_grad()
-def extract_features(
-    backbone: nn.Module,
-    source: Source,
-    indices: np.ndarray,
-    *,
-    size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    device: torch.device,
-    batch_size: int = 256,
-    workers: int = 0,
-    advance: Callable[[int], None] = lambda images: None,
-) -> tuple[Tensor, Tensor]:
-    """The mean token of each image, float32 (N, C), and which could be read, bool (N,), on the CPU.
+@dataclass(frozen=True)
+class Extractor:
+    """Turns images into features: the mean token of each, as `backbone` gives tokens (B, N, C).
 
-    `backbone` gives tokens (B, N, C). It is used as it is: call .eval() on it before.
+    The backbone is used as it is: call .eval() on it before.
     """
-    loader = DataLoader(
-        WholeViews(source, indices, size),
-        batch_size=batch_size,
-        num_workers=workers,
-        worker_init_fn=leave_signals_to_the_parent,
-    )
-    centre = torch.tensor(mean, device=device).view(3, 1, 1)
-    scale = torch.tensor(std, device=device).view(3, 1, 1)
-    parts, readable = [], []
-    for pixels, read in loader:
-        images = (pixels.to(device).float() / 255 - centre) / scale
-        parts.append(backbone(images).mean(1).float().cpu())
-        readable.append(read)
-        advance(len(pixels))
-    return torch.cat(parts), torch.cat(readable)
+
+    backbone: nn.Module
+    size: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    device: torch.device
+    batch_size: int = 256
+    workers: int = 0
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @torch.no_grad()
+    def mine(
+        self,
+        source: Source,
+        indices: np.ndarray,
+        advance: Callable[[int], None] = lambda images: None,
+    ) -> tuple[Tensor, Tensor]:
+        """Features float32 (N, C) and which images could be read, bool (N,), on the CPU."""
+        loader = DataLoader(
+            WholeViews(source, indices, self.size),
+            batch_size=self.batch_size,
+            num_workers=self.workers,
+            worker_init_fn=leave_signals_to_the_parent,
+        )
+        centre = torch.tensor(self.mean, device=self.device).view(3, 1, 1)
+        scale = torch.tensor(self.std, device=self.device).view(3, 1, 1)
+        parts, readable = [], []
+        for pixels, read in loader:
+            images = (pixels.to(self.device).float() / 255 - centre) / scale
+            with self.autocast():
+                tokens = self.backbone(images)
+            parts.append(tokens.float().mean(1).cpu())
+            readable.append(read)
+            advance(len(pixels))
+        return torch.cat(parts), torch.cat(readable)
+
+    def all(
+        self,
+        source: Source,
+        indices: np.ndarray,
+        advance: Callable[[int], None] = lambda images: None,
+    ) -> tuple[Tensor, Tensor]:
+        """The same, of which each rank does its share, and all ranks have all in the end."""
+        most = -(-len(indices) // ranks())  # all ranks have as many: some take an image twice
+        share = np.resize(indices, most * ranks()).reshape(most, ranks())[:, rank()]
+        rows, readable = self.mine(source, share, advance)
+        order = torch.arange(most * ranks()).view(ranks(), most).T.flatten()[: len(indices)]
+        rows = gather(rows.to(self.device)).cpu()[order]
+        return rows, gather(readable.to(self.device)).cpu()[order]

@@ -1,33 +1,39 @@
 """Weighted k-nearest-neighbour classification on frozen features."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+CHUNK = 32_000_000  # similarities at a time: 128 MB, however large the bank
 
-def knn_predict(
+
+def knn_scores(
     bank: Tensor,
     labels: Tensor,
     queries: Tensor,
+    neighbours: Sequence[int],
     *,
-    neighbours: int = 20,
     temperature: float = 0.1,
     classes: int | None = None,
-    chunk: int = 1024,
-) -> Tensor:
-    """Class scores (Q, K) of queries (Q, C) by their nearest in a bank (M, C) with labels (M,).
+    chunk: int | None = None,
+) -> list[Tensor]:
+    """Class scores (Q, K) of queries (Q, C) by the nearest in a bank (M, C), for each k asked for.
 
     Cosine similarity s; each of the k nearest votes for its class with weight exp(s / temperature).
     """
     classes = int(labels.max()) + 1 if classes is None else classes
+    most = min(max(neighbours), len(bank))
     bank = F.normalize(bank, dim=1)
-    scores = []
-    for part in torch.split(F.normalize(queries, dim=1), chunk):
-        similarity, nearest = (part @ bank.T).topk(min(neighbours, len(bank)), dim=1)
+    scores: list[list[Tensor]] = [[] for _ in neighbours]
+    for part in torch.split(queries, chunk or max(1, CHUNK // len(bank))):
+        similarity, nearest = (F.normalize(part, dim=1) @ bank.T).topk(most, dim=1)
         votes = ((similarity - 1) / temperature).exp()  # the same for every chunk
-        empty = part.new_zeros(len(part), classes)
-        scores.append(empty.scatter_add_(1, labels[nearest], votes))
-    return torch.cat(scores)
+        for own, k in zip(scores, neighbours, strict=True):
+            empty = part.new_zeros(len(part), classes)
+            own.append(empty.scatter_add_(1, labels[nearest[:, :k]], votes[:, :k]))
+    return [torch.cat(own) for own in scores]
 
 
 def knn_accuracy(
@@ -35,5 +41,5 @@ def knn_accuracy(
 ) -> float:
     """The share of queries whose best class is the true one."""
     classes = int(max(labels.max(), truth.max())) + 1
-    scores = knn_predict(bank, labels, queries, neighbours=neighbours, classes=classes)
+    (scores,) = knn_scores(bank, labels, queries, [neighbours], classes=classes)
     return (scores.argmax(1) == truth).double().mean().item()

@@ -1,7 +1,8 @@
 """Weights from anywhere: our own runs and others' checkpoints, read without running code."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from lewel.errors import UserError
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
+TEACHER = re.compile(r"encoder_k|momentum|teacher|target|(^|[._])ema([._]|$)")
 SHOWN = 3  # names in a sentence
 
 
@@ -29,13 +31,15 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        raise UserError(
-            f"{file} holds more than tensors and could run code: not loaded "
-            f"({str(error).splitlines()[0]}). Save its state_dict alone, or as safetensors."
-        ) from None
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:  # what is no checkpoint fails in many ways
+        if code := re.search(
+            r"Unsupported (?:global|class).*?(?:GLOBAL )?([\w.]+) was not", str(error)
+        ):
+            raise UserError(
+                f"{file} holds more than tensors ({code[1]}) and could run code: not loaded. Save "
+                "its state_dict alone, or as safetensors."
+            ) from None
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UserError(f"{file} cannot be read as a checkpoint: {reason}.") from None
     tensors = _tensors_in(content)
     if not tensors:
@@ -54,40 +58,59 @@ def _tensors_in(content: Any) -> dict[str, Tensor]:
 
 
 def load_weights(net: nn.Module, path: str | Path) -> None:
-    """Fill a network with weights that fit all of its tensors, under whatever prefix they stand.
+    """Fill a network with the weights of a file, all of them."""
+    fill(net, read_weights(path), str(path))
+
+
+def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = False) -> None:
+    """Fill a network with tensors that fit all of its own, under whatever prefix they stand.
 
     `online_net.backbone.`, `module.encoder_q.`, `backbone.` and so on are found by what follows
-    them; a classifier, projectors and other networks of the file are left aside.
+    them; a classifier, projectors and other networks of the file are left aside. With `partial`
+    what does not fit stays as it is.
     """
-    tensors, wanted = read_weights(path), net.state_dict()
-    prefix = _best_prefix(tensors, wanted)
-    found = {name: tensors[prefix + name] for name in wanted if prefix + name in tensors}
+    wanted = net.state_dict()
+    here = network_in(tensors, next(iter(wanted)), wanted)
+    found = {name: here[name] for name in wanted if name in here}
     missing = [name for name in wanted if name not in found and "num_batches" not in name]
     misfit = [name for name, value in found.items() if value.shape != wanted[name].shape]
-    if missing:
+    if partial and len(misfit) < len(found):
+        found = {name: value for name, value in found.items() if name not in misfit}
+    elif missing:
         raise UserError(
-            f"{path} lacks {len(missing)} of the network's {len(wanted)} tensors "
-            f"({_some(missing)}; it has {_some(list(tensors))}): is --backbone the same network?"
+            f"{what} lacks {len(missing)} of the network's {len(wanted)} tensors "
+            f"({_some(missing)}; it has {_some(list(tensors))}): is it the same network?"
         )
-    if misfit:
+    elif misfit:
         name = misfit[0]
         raise UserError(
-            f"{path} has {len(misfit)} tensors of another shape ({name} is "
+            f"{what} has {len(misfit)} tensors of another shape ({name} is "
             f"{tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}): use the same "
             "--backbone, --width, --stem and --image-size."
         )
     net.load_state_dict(found, strict=False)
 
 
-def _best_prefix(tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
-    """What stands before the network's names in a file: the prefix that most of them have.
+def network_in(
+    tensors: dict[str, Tensor], first: str, wanted: Iterable[str] = ()
+) -> dict[str, Tensor]:
+    """The tensors of the network whose first one is called so, without what stands before it.
 
-    Of equals the first in the file wins, which is the online network of teacher-student pairs.
+    Of several the one with most of the wanted names is taken; of a student and its teacher the
+    student; or the one with most tensors.
     """
-    first = next(iter(wanted))
     prefixes = [name.removesuffix(first) for name in tensors if name.endswith(first)]
-    counts = {prefix: sum(prefix + name in tensors for name in wanted) for prefix in prefixes}
-    return max(counts, key=lambda prefix: counts[prefix], default="")
+    found = {
+        prefix: {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+        for prefix in prefixes
+    }
+    names = set(wanted)
+
+    def rank(prefix: str) -> tuple[int, bool, int]:
+        network = found[prefix]
+        return len(names & network.keys()), TEACHER.search(prefix) is None, len(network)
+
+    return found[max(found, key=rank)] if found else {}
 
 
 def _some(names: list[str]) -> str:

@@ -65,20 +65,16 @@ def _remake_stages(
         setattr(net, f"layer{number + 1}", stage)
 
 
-def build_timm(name: str, image_size: int, pool: Literal["", "avg"] = "") -> nn.Module:
-    """A timm network without its classifier, for images of this size.
-
-    With `pool=""` it gives unpooled features behind its last norm; with "avg" it is the plain
-    network that other tools expect, with the same weights.
-    """
+def build_timm(name: str, image_size: int) -> nn.Module:
+    """A timm network without classifier and pooling, for images of this size."""
     import timm
 
     # Transformers have to know the size, and would rename their norm for average pooling.
     size: dict[str, Any] = {"img_size": image_size}
     for extra in ({**size, "fc_norm": False}, size):
         with suppress(TypeError):  # other networks know no such settings
-            return timm.create_model(name, num_classes=0, global_pool=pool, **extra)
-    return timm.create_model(name, num_classes=0, global_pool=pool)
+            return timm.create_model(name, num_classes=0, global_pool="", **extra)
+    return timm.create_model(name, num_classes=0, global_pool="")
 
 
 class Backbone(nn.Module):

@@ -27,7 +27,9 @@ def parameter_groups(
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 continue
-            is_exempt = exclude_bias_and_norm and (name == "bias" or isinstance(module, NORMS))
+            # Scales and offsets of other networks' own layers are vectors, or called biases.
+            is_small = "bias" in name or parameter.ndim <= 1 or isinstance(module, NORMS)
+            is_exempt = exclude_bias_and_norm and is_small
             (exempt if is_exempt else weights).append(parameter)
     groups = [{"params": weights, "weight_decay": weight_decay, "adapt": True}]
     if exempt:

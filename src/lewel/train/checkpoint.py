@@ -1,6 +1,5 @@
 """Checkpoints that are whole or not there: written aside, flushed to disk, then renamed."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
@@ -10,25 +9,9 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from lewel.errors import RunError
+from lewel.files import write_atomically
 
 State = dict[str, Any]
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, and put it in its place only when it is complete."""
-    aside = path.with_name(path.name + ".partial")
-    try:
-        write(aside)
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name itself must survive a power cut
-    finally:
-        os.close(folder)
 
 
 class Checkpoints:

@@ -43,10 +43,17 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
     if "TORCHELASTIC_RUN_ID" in here:
         local, total = int(here["LOCAL_WORLD_SIZE"]), int(here["WORLD_SIZE"])
         found = Placement(local, total // local, "torchrun")
-    elif "SLURM_PROCID" in here and int(here.get("SLURM_NTASKS", 1)) > 1:
-        total, many = int(here["SLURM_NTASKS"]), int(here.get("SLURM_NNODES", 1))
+    elif int(here.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # set by srun, and not in a batch script
+        total, many = int(here["SLURM_STEP_NUM_TASKS"]), int(here.get("SLURM_STEP_NUM_NODES", 1))
         found = Placement(total // many, many, "slurm")
+        here["SLURM_NTASKS_PER_NODE"] = str(found.devices)  # fabric asks for it
     else:
+        alone = (nodes or 1) == 1 or {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= here.keys()
+        if not alone:
+            raise UserError(
+                f"--nodes {nodes}: start it on every node by srun or torchrun, or set MASTER_ADDR, "
+                "MASTER_PORT and NODE_RANK there."
+            )
         return Placement(devices or 1, nodes or 1, "lewel")
     wanted = Placement(devices or found.devices, nodes or found.nodes, found.starter)
     if wanted != found:
@@ -69,9 +76,7 @@ def open_fabric(
     on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
     if precision != "32" and on_cpu:
         check_cpu_precision(precision)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # greetings of each process
-    # Its successor would still copy the first rank's buffers, and older torch does not know it.
-    warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated")
+    quieten()
     strategy: Any = "auto"
     if place.ranks > 1:
         # Statistics are averaged over the ranks; rank 0's must not replace the others'.
@@ -97,6 +102,13 @@ def open_fabric(
             "norm sees the whole batch anyway."
         )
     return fabric
+
+
+def quieten() -> None:
+    """No greetings of each process, and no warnings that are for us and not for the user."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    # Its successor would still copy the first rank's buffers, and older torch does not know it.
+    warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated")
 
 
 def check_cpu_precision(precision: str) -> None:

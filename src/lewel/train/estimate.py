@@ -162,7 +162,7 @@ def estimate_seconds(
     Scaled in proportion, which is too long for a GPU that a few images do not fill.
     """
     groups = norm_groups(method)
-    images = min(micro_batch, groups * max(2, at_most // groups))
+    images = max(2 * groups, min(micro_batch, groups * (at_most // groups)))
     layout = torch.channels_last if channels_last else torch.contiguous_format
     times: list[float] = []
     with _alone(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -214,7 +214,7 @@ def out_of_memory_sentence(
     )
     if not fits:
         return f"{what}, and fewer do not fit either: use a smaller --image-size or --backbone."
-    smaller = f"--batch-size {fits * accumulate * ranks}"
+    smaller = f"--batch-size {fits * accumulate * ranks} with another --out"
     for parts in range(accumulate + 1, share // (2 * groups) + 1):
         if share % (parts * groups) == 0 and share // parts <= fits:
             same = f"--accumulate {parts} (the same batch, {share // parts} at a time)"

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lewel.errors import RunError, UserError
-from lewel.train.checkpoint import write_atomically
+from lewel.files import write_atomically
 
 
 class RunFolder:

@@ -1,17 +1,24 @@
 """Ctrl-C, SIGTERM and SLURM's SIGUSR1 end a run at the next step boundary, after a save."""
 
+import os
 import signal
+import time
 from types import FrameType, TracebackType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+AGAIN = 2.0  # seconds after which a second signal is meant as one
 
 
 class Interruption:
-    """While entered, the first such signal is only noted; a second one ends at once."""
+    """While entered, the first such signal is only noted; one some seconds later ends at once.
+
+    What stops a whole tree of processes may reach each of them twice within a moment.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
         self._before: dict[int, signal._HANDLER] = {}
+        self._since = 0.0
 
     def __enter__(self) -> "Interruption":
         for number in STOPPING:
@@ -31,6 +38,9 @@ class Interruption:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        for other in self._before:
-            signal.signal(other, signal.SIG_DFL)
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self._since = number, now
+        elif now - self._since > AGAIN:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

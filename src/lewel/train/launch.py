@@ -17,8 +17,9 @@ import torch.multiprocessing as mp
 from lightning_fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from lewel.errors import Interrupted, RunError, UserError
-from lewel.train.devices import rank_from_outside
+from lewel.errors import Interrupted, RunError, UserError, system_sentence
+from lewel.ops.ranks import ranks
+from lewel.train.devices import quieten, rank_from_outside
 from lewel.train.interrupt import STOPPING
 
 ENDINGS = {"UserError": UserError, "RunError": RunError}
@@ -29,7 +30,7 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
 
     What a process raises of our own errors is raised here, so that its sentence reaches the user.
     """
-    with tempfile.TemporaryDirectory() as place, _passing_signals_on():
+    with tempfile.TemporaryDirectory() as place, _passing_signals_on() as passed:
         try:
             start: Any = _in_a_process
             stopped = fabric.launch(start, work, arguments, place)
@@ -37,6 +38,8 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
             for file in sorted(Path(place).glob("*.json")):  # by time: the first is the cause
                 told = json.loads(file.read_text(encoding="utf-8"))
                 raise ENDINGS[told["kind"]](told["sentence"]) from None
+            if passed:  # before the processes were ready to note a signal
+                raise Interrupted(passed[0]) from None
             if isinstance(error, ProcessExitedException):
                 raise RunError(
                     f"Rank {error.error_index} was ended from outside ({error}): perhaps memory "
@@ -49,27 +52,34 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
 
 def _in_a_process(
     fabric: Fabric, work: Callable[..., None], arguments: tuple[Any, ...], place: str
-) -> tuple[int, int] | None:
+) -> tuple[int, int | None] | None:
     """What each process does: work, and leave word of what went wrong before it ends."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
+    with suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training notes signals, end quietly
+    quieten()
     try:
         work(fabric, *arguments)
     except Interrupted as error:  # all ranks stop at the same step, each with time to end well
         return error.number, error.step
-    except (UserError, RunError) as error:
+    except (UserError, RunError, OSError) as error:
         name = f"{time.time_ns():020d}-{fabric.global_rank}.json"
-        sentence = str(error) if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {error}"
-        word = json.dumps({"kind": type(error).__name__, "sentence": sentence})
+        said = system_sentence(error) if isinstance(error, OSError) else str(error)
+        sentence = said if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {said}"
+        kind = "UserError" if isinstance(error, UserError) else "RunError"
+        word = json.dumps({"kind": kind, "sentence": sentence})
         (Path(place) / name).write_text(word, encoding="utf-8")
         raise
     return None
 
 
 @contextmanager
-def _passing_signals_on() -> Iterator[None]:
+def _passing_signals_on() -> Iterator[list[int]]:
     """While processes run, signals to this one are theirs: they save, and this one waits."""
+    passed: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
+        passed.append(number)
         for child in mp.active_children():
             if child.pid is not None:
                 os.kill(child.pid, number)
@@ -81,11 +91,24 @@ def _passing_signals_on() -> Iterator[None]:
     level = chatter.level
     chatter.setLevel(logging.ERROR)  # ending the other ranks is no news
     try:
-        yield
+        yield passed
     finally:
         chatter.setLevel(level)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def lost_peers_explained() -> Iterator[None]:
+    """Where torchrun or srun has started us: a rank that ended takes the others with it."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if ranks() == 1 or not any(word in said for word in ("peer", "NCCL", "gloo", "TCPStore")):
+            raise
+        reason = said.splitlines()[0]
+        raise RunError(f"Another rank has ended, see its sentence ({reason}).") from None
 
 
 def requeue_if_asked(number: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from lewel.errors import UserError
-from lewel.train.checkpoint import write_atomically
+from lewel.files import write_atomically
 
 Lines = list[dict[str, Any]]
 SETTLED = 30.0  # seconds after which wandb has written a step: it does every 15

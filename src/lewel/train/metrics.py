@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lewel.files import write_atomically
 from lewel.ops.ranks import mean_over_ranks
-from lewel.train.checkpoint import write_atomically
 
 
 class Metrics:

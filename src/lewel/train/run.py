@@ -32,6 +32,7 @@ class Plan:
     std: Sequence[float]
     channels_last: bool
     half: bool  # 16-bit arithmetic
+    devices: int  # of this node
     workers: int
     log_every: int
     checkpoint_minutes: float
@@ -80,7 +81,7 @@ class Training:
             torch.cuda.empty_cache()
             memory = torch.cuda.get_device_properties(device).total_memory
         else:
-            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // order.ranks
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // plan.devices
         return out_of_memory_sentence(
             self.method,
             optimizer_slots=optimizer_slots(self.optimizer),

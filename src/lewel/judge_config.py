@@ -1,0 +1,37 @@
+"""What judging a backbone takes: one typed model for flags, help texts and checks."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from pydantic import Field
+
+from lewel.config import Part
+
+
+class JudgeConfig(Part):
+    """What every way of judging takes."""
+
+    data: str = Field(description="What to judge on: a data set with labels.")
+    limit: int | None = Field(None, ge=2, description="Learn from so many images only.")
+    classes: str | None = Field(None, description="A file of class names: use only these.")
+    image_size: int | None = Field(None, ge=8, description="By default the backbone's own.")
+    backbone: str | None = Field(None, description="Which network a foreign file holds.")
+    partial: bool = Field(False, description="Take weights that fit only a part of the network.")
+    untrained: bool = Field(False, description="Judge the same network with fresh weights.")
+    again: bool = Field(False, description="Compute it, even where the answer is known.")
+    batch_size: int = Field(256, ge=1, description="Images at a time on a device.")
+    seed: int = Field(0, ge=0, description="Decides every random draw.")
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
+    workers: int | None = Field(None, ge=0, description="Processes that read images.")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
+    devices: int | None = Field(None, ge=1, description="Devices of each node.")
+    nodes: int | None = Field(None, ge=1, description="Machines.")
+
+
+class KnnConfig(JudgeConfig):
+    """k-nearest neighbours."""
+
+    neighbours: Annotated[list[int], Parameter(negative=(), consume_multiple=True)] = Field(
+        [1, 5, 10, 20, 50, 100, 200], min_length=1, description="The numbers of neighbours, k."
+    )
+    temperature: float = Field(0.1, gt=0, description="Of the weights of the neighbours' votes.")
