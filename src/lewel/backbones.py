@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lewel.errors import UserError
-from lewel.interop.weights import fill, network_in, read_weights
+from lewel.interop.weights import fill, network_in, read_config, read_weights
 from lewel.nn.backbone import (
     RESNETS,
     STOCK,
@@ -127,6 +127,10 @@ def find_network(
         return Network(card["backbone"], **{**known, **colours, **size})
     if backbone is not None:
         return Network(backbone, **size)
+    trained = read_config(file)
+    if trained:
+        known = {key: trained[key] for key in ("stem", "width", "image_size")}
+        return Network(trained["backbone"], **{**known, **size})
     return which_resnet(network_in(read_weights(file), "conv1.weight"), what)._replace(**size)
 
 

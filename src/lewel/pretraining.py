@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from timm.layers import convert_sync_batchnorm
 from torchvision.utils import save_image
 
 from lewel.build import (
@@ -26,6 +25,7 @@ from lewel.data.loader import TwoViews, finish_views
 from lewel.data.sources import Data, digest, open_data
 from lewel.errors import Interrupted, RunError, UserError
 from lewel.files import write_atomically
+from lewel.nn.norm import synchronise
 from lewel.ops.ranks import from_first, gather_things, rank
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.devices import Placement
@@ -117,8 +117,9 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
             say(f"{before.epochs} epochs become {config.epochs}: the schedules are stretched.")
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
-    content = {"images": len(data.unlabelled), "digest": digest(data.unlabelled)}
-    refuse_different_ranks(content["digest"])
+    images = digest(data.unlabelled)
+    refuse_different_ranks(images)
+    content = {"images": len(data.unlabelled), "digest": images}
     if state is not None:
         refuse_other_data(folder, state["data"], content)
     for note in (*data.notes, *introduction(parts)):
@@ -174,7 +175,7 @@ def assemble(
     config, data, fabric = parts.config, parts.data, parts.fabric
     plan, method = parts.plan, parts.method
     if config.sync_batch_norm and parts.place.ranks > 1:
-        convert_sync_batchnorm(method)  # timm's: torch's would lose activations inside norms
+        synchronise(method)
     if config.channels_last:
         method.to(memory_format=torch.channels_last)
     method.to(fabric.device)

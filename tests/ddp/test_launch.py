@@ -98,8 +98,8 @@ def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NAME": "lewel",
         "SLURM_NTASKS": "2",
-        "SLURM_NTASKS_PER_NODE": "2",
-        "SLURM_NNODES": "1",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
         "SLURM_NODEID": "0",
         "SLURM_NODELIST": "127.0.0.1",
         "MASTER_PORT": str(21000 + os.getpid() % 20000),
@@ -132,9 +132,16 @@ def die_on_the_second(fabric: Fabric) -> None:
     dist.all_reduce(torch.zeros(1))
 
 
+def lose_a_file_on_the_second(fabric: Fabric) -> None:
+    if fabric.global_rank == 1:
+        open("/no/such/file")  # noqa: SIM115
+    dist.all_reduce(torch.zeros(1))
+
+
 @pytest.mark.parametrize(
     ("work", "sentence"),
     [
+        (lose_a_file_on_the_second, "^rank 1: /no/such/file: No such file or directory.$"),
         (fail_on_the_second, "^rank 1: The disk of this node is full.$"),
         (die_on_the_second, "Rank 1 was ended from outside .*SIGKILL.*: perhaps memory ran out"),
     ],
@@ -154,6 +161,11 @@ def test_if_one_rank_fails_all_stop_with_its_sentence(work: object, sentence: st
         (["--devices", "2", "--accumulate", "4"], "in parts of 2 or more"),
         (["--devices", "2", "--sync-batch-norm"], "works on GPUs only"),
         (["--devices", "0"], "devices"),
+        (["--nodes", "2"], "by srun or torchrun"),
+        (
+            ["--devices", "2", "--method", "moco_v2", "--contrast.norm-groups", "3"],
+            "cannot be normalised in 3 groups",
+        ),
     ],
 )
 def test_wrong_devices_are_one_sentence(
@@ -177,6 +189,37 @@ def test_devices_that_torchrun_did_not_start_are_refused(monkeypatch: pytest.Mon
     assert placement(4, 2).starter == "torchrun"
     with pytest.raises(UserError, match="4 processes on each of 2 nodes"):
         placement(8, 1)
+
+
+def test_a_batch_script_without_srun_is_no_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    assert placement(2, 1) == (2, 1, "lewel")
+
+
+def test_a_stop_before_training_is_no_failure(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--devices", "2", "--limit", "20000")
+    time.sleep(5)  # before the first step
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "memory" not in said
+
+
+def test_one_stop_that_reaches_every_process_twice_still_saves(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out, *SAME, *SLOWLY, "--devices", "2")
+    wait_for_step(out, 2, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in children:
+        os.kill(int(child), signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    step = metrics(out)[-1]["step"]
+    assert step > 0
+    assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
 
 
 def test_only_the_requeue_signal_of_a_slurm_job_requeues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,16 @@ import pytest
 import timm
 import torch
 
-from lewel.backbones import build_backbone, build_plain
+from lewel.backbones import build_backbone, plain
+from lewel.build import build_method
+from lewel.config import resolve
 from lewel.errors import UserError
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.backbone import RESNETS, TimmBackbone, build_timm, exports_of
+from lewel.nn.norm import synchronise
 from lewel.optim.groups import parameter_groups
 
 METHODS = {
@@ -80,14 +83,45 @@ def _size_for(net: torch.nn.Module, size: int) -> dict[str, int]:
     return {"img_size": size} if hasattr(net, "patch_embed") else {}
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "resnet18", "beit_base_patch16_224", "efficientnet_b0"]
+)
 def test_the_plain_network_pools_the_same_tokens(name: str) -> None:
     backbone = build_backbone(f"timm/{name}", "imagenet", 64, 64).eval()
-    plain = build_plain(f"timm/{name}", "imagenet", 64, 64)
-    plain.load_state_dict(backbone.net.state_dict())
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        assert torch.allclose(plain.eval()(images), backbone(images).mean(1), atol=1e-5)
+        tokens = backbone(images)
+        assert torch.allclose(plain(backbone)(images), tokens.mean(1), atol=1e-4)
+
+
+def test_networks_that_cannot_be_read_as_tokens_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot be built without its pooling"):
+        build_backbone("timm/deit_tiny_distilled_patch16_224", "imagenet", 64, 224)
+    config = resolve({}, {"backbone": "timm/xcit_nano_12_p16_224", "batch_size": 8})
+    with pytest.raises(UserError, match="no square of positions"):
+        build_method(config, images=100)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "regnety_002", "resnet18"])
+def test_synchronised_norms_keep_their_activations(name: str) -> None:
+    backbone = build_backbone(f"timm/{name}", "imagenet", 64, 64).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        before = backbone(images)
+        synchronise(backbone)
+        assert any(isinstance(m, torch.nn.SyncBatchNorm) for m in backbone.modules())
+        assert torch.equal(backbone(images), before)
+
+
+@pytest.mark.parametrize(
+    "name", ["beit_base_patch16_224", "convnextv2_atto", "swin_tiny_patch4_window7_224"]
+)
+def test_scales_and_biases_of_timms_layers_are_not_decayed(name: str) -> None:
+    backbone = build_backbone(f"timm/{name}", "imagenet", 64, 224)
+    decayed = {id(p) for p in parameter_groups(backbone, 0.1, True)[0]["params"]}
+    for label, parameter in backbone.named_parameters():
+        small = parameter.ndim <= 1 or "bias" in label
+        assert (id(parameter) in decayed) != small, label
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lewel.errors import UserError
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
+CODE = re.compile(r"Unsupported (?:global|class)\W+(?:GLOBAL )?([\w.]+)")  # torch's refusal
 TEACHER = re.compile(r"encoder_k|momentum|teacher|target|(^|[._])ema([._]|$)")
 SHOWN = 3  # names in a sentence
 
@@ -32,9 +33,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint fails in many ways
-        if code := re.search(
-            r"Unsupported (?:global|class).*?(?:GLOBAL )?([\w.]+) was not", str(error)
-        ):
+        if code := CODE.search(str(error)):
             raise UserError(
                 f"{file} holds more than tensors ({code[1]}) and could run code: not loaded. Save "
                 "its state_dict alone, or as safetensors."
@@ -45,6 +44,17 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not tensors:
         raise UserError(f"{file} holds no tensors by name: expected a state_dict.")
     return tensors
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration inside a checkpoint of ours; empty for other files."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # `read_weights` says what is wrong with it
+        return {}
+    ours = isinstance(content, dict) and {"config", "method", "step"} <= content.keys()
+    config: dict[str, Any] = content["config"] if ours else {}
+    return config
 
 
 def _tensors_in(content: Any) -> dict[str, Tensor]:

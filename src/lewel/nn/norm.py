@@ -23,6 +23,14 @@ def normalise_in_groups(network: nn.Module, groups: int) -> bool:
     return groups > 1 or ranks() > 1
 
 
+def synchronise(network: nn.Module) -> None:
+    """Let every batch norm take its statistics over all GPUs."""
+    from timm.layers.norm_act import convert_sync_batchnorm
+
+    # timm's: torch's own would lose the activations that some of timm's norms hold.
+    convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+
+
 @torch.no_grad()
 def average_statistics(network: nn.Module) -> None:
     """Give all ranks the mean of their batch norm statistics, in one message."""
