@@ -139,11 +139,12 @@ def which_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
     if "layer4.0.conv1.weight" in tensors:
         width, _, kernel, _ = tensors["conv1.weight"].shape
         stem = "imagenet" if kernel == 7 else "small"
-        shapes = {n: v.shape for n, v in tensors.items() if not n.startswith("fc.")}
+        shapes = {n: v.shape for n, v in tensors.items() if n.startswith(("conv1", "bn1", "layer"))}
         for name in RESNETS:
             with torch.device("meta"):
                 wanted = build_resnet(name, stem=stem, width=width).state_dict()  # type: ignore[arg-type]
-            if all(shapes.get(n) == v.shape for n, v in wanted.items() if "num_batches" not in n):
+            same = {n: v.shape for n, v in wanted.items() if n in shapes or "num_batches" not in n}
+            if same == shapes:
                 return Network(name, stem, width)
     raise UserError(
         f"{what} is not a ResNet that we know: say which network it is, with --backbone timm/NAME."

@@ -107,7 +107,10 @@ def results(*runs: Path) -> None:
 
     if not runs:
         raise UserError("Which runs? Give one or several run folders.")
-    Console().print(results_table(list(runs)))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file or a pipe has no edge
+    console.print(results_table(list(runs)))
 
 
 @app.command

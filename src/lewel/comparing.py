@@ -12,14 +12,16 @@ from lewel.errors import UserError
 from lewel.eval.results import Results
 from lewel.recipes import list_recipes, read_recipe
 
+COLUMNS = ("run", "method", "backbone", "task", "data", "top-1", "95 %", "top-5", "images", "paper")
 # In a recipe's first line, e.g. "the paper: linear top-1 71.9 (Table 1)".
 STATED = re.compile(r"the paper: (?P<task>\w+) top-1 (?P<number>[\d.]+) \((?P<where>[^;)]*)")
 
 
 def results_table(runs: list[Path]) -> Table:
     """A row for each question that was answered of each run."""
-    table = Table("run", "method", "backbone", "task", "data", "top-1", "95 %", "top-5", "images")
-    table.add_column("paper")
+    table = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=True)
     for run in runs:
         if not run.is_dir():
             raise UserError(f"{run} does not exist: expected a run folder.")
@@ -49,7 +51,7 @@ def rows_of(run: Path, card: dict[str, Any], task: str, paper: dict[str, str]) -
                 task + (f" (k = {answer['k']})" if "k" in answer else ""),
                 answer["data"],
                 f"{answer['top1']:.1%}",
-                f"{low:.1%} - {high:.1%}",
+                f"{100 * low:.1f}-{100 * high:.1f}",
                 f"{answer['top5']:.1%}",
                 f"{answer['images']:,}",
                 paper.get(task, "") if answer["data"] == "imagenet" and not untrained else "",

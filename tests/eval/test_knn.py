@@ -1,13 +1,16 @@
 """k-NN against scikit-learn on a problem that is not separable."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from lewel.data.scenes import Scenes
-from lewel.eval.features import extract_features, whole_view
-from lewel.eval.knn import knn_accuracy, knn_predict
+from lewel.eval.features import Extractor, whole_view
+from lewel.eval.knn import knn_accuracy, knn_scores
 from tests.conftest import small_backbone
 
 
@@ -30,9 +33,32 @@ def test_it_equals_scikit_learn() -> None:
 
 def test_the_chunk_size_does_not_change_the_result() -> None:
     bank, labels, queries, _ = problem()
-    whole = knn_predict(bank, labels, queries, chunk=1000)
-    assert torch.equal(whole.argmax(1), knn_predict(bank, labels, queries, chunk=7).argmax(1))
-    assert torch.allclose(whole, knn_predict(bank, labels, queries, chunk=7))
+    for whole, parts in zip(
+        knn_scores(bank, labels, queries, [5, 20], chunk=1000),
+        knn_scores(bank, labels, queries, [5, 20], chunk=7),
+        strict=True,
+    ):
+        assert torch.equal(whole.argmax(1), parts.argmax(1))
+        assert torch.allclose(whole, parts)
+
+
+def test_every_k_of_a_sweep_is_what_it_is_alone() -> None:
+    bank, labels, queries, _ = problem()
+    sweep = knn_scores(bank, labels, queries, [1, 20, 200])
+    for k, scores in zip([1, 20, 200], sweep, strict=True):
+        assert torch.equal(scores, knn_scores(bank, labels, queries, [k])[0])
+
+
+def test_a_large_bank_needs_less_than_a_gigabyte_more() -> None:
+    code = (
+        "import resource, torch; from lewel.eval.knn import knn_scores; torch.set_num_threads(1);"
+        "bank = torch.randn(200_000, 512); labels = torch.randint(9, (200_000,));"
+        "queries = torch.randn(400, 512); usage = resource.getrusage;"
+        "kb = lambda: usage(resource.RUSAGE_SELF).ru_maxrss;"
+        "before = kb(); knn_scores(bank, labels, queries, [20, 200]); print(kb() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1_000_000, done.stdout
 
 
 def test_fewer_images_than_neighbours() -> None:
@@ -53,16 +79,8 @@ def test_features_are_the_pooled_output_in_the_order_of_the_indices() -> None:
     backbone = small_backbone().eval()
     source = Scenes("val", 16, 12)
     indices = np.array([3, 0, 7])
-    features, readable = extract_features(
-        backbone,
-        source,
-        indices,
-        size=16,
-        mean=(0.5,) * 3,
-        std=(0.5,) * 3,
-        device=torch.device("cpu"),
-        batch_size=2,
-    )
+    extractor = Extractor(backbone, 16, (0.5,) * 3, (0.5,) * 3, torch.device("cpu"), batch_size=2)
+    features, readable = extractor.all(source, indices)
     assert readable.all()
     images = torch.stack([source.read(int(i)) for i in indices]).float() / 127.5 - 1
     with torch.no_grad():

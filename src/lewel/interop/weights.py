@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lewel.errors import UserError
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
-CODE = re.compile(r"Unsupported (?:global|class)\W+(?:GLOBAL )?([\w.]+)")  # torch's refusal
+CODE = re.compile(r"GLOBAL ([\w.]+)")  # what torch refuses to call
 TEACHER = re.compile(r"encoder_k|momentum|teacher|target|(^|[._])ema([._]|$)")
 SHOWN = 3  # names in a sentence
 
