@@ -88,6 +88,9 @@ def summary(folder: RunFolder, config: PretrainConfig) -> str:
         f"wrote {folder.backbone} (weights), {folder.card.name}, {folder.views.name}, "
         f"{folder.metrics.name}",
         "next:",
+        f"  {program()} knn {folder.path} --data {config.data}    # judge it"
+        if about["knn"] is not None
+        else f"  {program()} embed {folder.path} {config.data}    # features of every image",
         f"  {program()} pretrain --recipe {folder.config} --out {folder.path} "
         f"--epochs {2 * config.epochs}    # train on",
         f"  {program()} pretrain --recipe {folder.config} --method {other} --out "

@@ -59,7 +59,9 @@ def pretrain(
     import yaml
 
     print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
-    for name, value in api.describe(resolved).items():
+    with Console(stderr=True).status("timing a few steps"):
+        description = api.describe(resolved)
+    for name, value in description.items():
         kind = "," if isinstance(value, int) else "g" if isinstance(value, float) else ""
         print(f"{name}: {value:{kind}}")
 
