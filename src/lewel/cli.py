@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from lewel.config import PretrainConfig, explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
-from lewel.judge_config import KnnConfig
+from lewel.judge_config import FinetuneConfig, JudgeConfig, KnnConfig, LinearConfig
 
 app = App(
     name="lewel",
@@ -66,13 +66,15 @@ def pretrain(
         print(f"{name}: {value:{kind}}")
 
 
+Out = Annotated[Path | None, Parameter(help="Where results go; by default the run folder.")]
+Recipe = Annotated[
+    str | None, Parameter(help="A recipe by name (`lewel recipes`) or a YAML file; flags override.")
+]
+
+
 @app.command
 def knn(
-    backbone: str,
-    /,
-    *,
-    out: Path | None = None,
-    config: Annotated[KnnConfig, Parameter(name="*")],
+    backbone: str, /, *, out: Out = None, config: Annotated[KnnConfig, Parameter(name="*")]
 ) -> None:
     """Judge a backbone by the nearest neighbours of each image among labelled ones.
 
@@ -80,22 +82,91 @@ def knn(
     ----------
     backbone
         A run folder, a file of weights, or a network's name.
-    out
-        Where results go; by default the run folder.
     """
-    from lewel.judging import ask
+    from lewel.judging import ask, judge_knn
 
     console = Console()
-    answer, path = ask("knn", backbone, config, out, console)
-    if not answer:  # another process than the first
-        return
+    answer, path = ask("knn", judge_knn, backbone, config, out, console)
+    if answer:
+        sweep = ", ".join(f"{k}: {value:.1%}" for k, value in answer["sweep"].items())
+        _show(console, answer, path, f"k = {answer['k']}, bank {answer['bank']:,}; by k {sweep}")
+
+
+@app.command
+def linear(
+    backbone: str,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: Out = None,
+    config: Annotated[LinearConfig, Parameter(name="*")],
+) -> None:
+    """Judge a backbone by a linear classifier on its frozen features.
+
+    Parameters
+    ----------
+    backbone
+        A run folder, a file of weights, or a network's name.
+    """
+    from lewel.judging import ask
+    from lewel.learning import judge_linear
+
+    console, config = Console(), _with_recipe(config, recipe)
+    task = "linear_fast" if config.fast else "linear"
+    answer, path = ask(task, judge_linear, backbone, config, out, console)
+    if answer:
+        best = f"rate {answer['rate']:g}, decay {answer['decay']:g}" if config.fast else ""
+        _show(console, answer, path, best)
+
+
+@app.command
+def finetune(
+    backbone: str,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: Out = None,
+    config: Annotated[FinetuneConfig, Parameter(name="*")],
+) -> None:
+    """Judge a backbone by training it on, with a part of the labels.
+
+    Parameters
+    ----------
+    backbone
+        A run folder, a file of weights, or a network's name.
+    """
+    from lewel.judging import ask
+    from lewel.learning import judge_finetuned
+
+    console, config = Console(), _with_recipe(config, recipe)
+    answer, path = ask("finetune", judge_finetuned, backbone, config, out, console)
+    if answer:
+        _show(console, answer, path, f"{answer['labelled']:,} labels")
+
+
+Judging = TypeVar("Judging", bound=JudgeConfig)
+
+
+def _with_recipe(config: Judging, recipe: str | None) -> Judging:
+    """A recipe for judging, then what the user said on top of it."""
+    if recipe is None:
+        return config
+    from lewel.recipes import read_recipe
+
+    given = config.model_dump(exclude_unset=True)
+    try:
+        return type(config).model_validate({**read_recipe(recipe, "eval"), **given})
+    except ValidationError as error:
+        raise UserError(explain(error)) from None
+
+
+def _show(console: Console, answer: dict[str, Any], path: Path, more: str) -> None:
+    """What was found, where it is kept, and what comes next."""
     low, high = answer["interval"]
-    others = ", ".join(f"{k}: {value:.1%}" for k, value in answer["sweep"].items())
     for line in (
-        f"k-NN on {answer['data']}: top-1 {answer['top1']:.1%} (95 % {low:.1%} - {high:.1%}), "
-        f"top-5 {answer['top5']:.1%}, k = {answer['k']}, {answer['images']:,} images by a bank of "
-        f"{answer['bank']:,}",
-        f"top-1 by k: {others}",
+        f"{answer['task']} on {answer['data']}: top-1 {answer['top1']:.1%} (95 % {low:.1%} - "
+        f"{high:.1%}), top-5 {answer['top5']:.1%}, {answer['images']:,} images"
+        + (f", {more}" if more else ""),
         f"wrote {path}",
         f"next:\n  lewel results {path.parent.parent}",
     ):
@@ -176,8 +247,9 @@ def recipes() -> None:
     from lewel.recipes import list_recipes
 
     table = Table("recipe", "what it is", box=None)
-    for name, about in list_recipes().items():
-        table.add_row(name, about)
+    for kind in ("pretrain", "eval"):
+        for name, about in list_recipes(kind).items():
+            table.add_row(name, about)
     Console().print(table)
 
 

@@ -35,3 +35,37 @@ class KnnConfig(JudgeConfig):
         [1, 5, 10, 20, 50, 100, 200], min_length=1, description="The numbers of neighbours, k."
     )
     temperature: float = Field(0.1, gt=0, description="Of the weights of the neighbours' votes.")
+
+
+class LearnConfig(JudgeConfig):
+    """What learning from labels takes; the defaults are the paper's for LEWEL_B."""
+
+    batch_size: int = Field(256, ge=2, description="Total batch over all devices.")
+    epochs: int = Field(50, ge=1, description="Passes over the labelled images.")
+    optimiser: Literal["sgd", "lars"] = Field("sgd", description="Both with momentum 0.9.")
+    lr: float = Field(0.4, gt=0, description="Peak rate of the classifier, at lr-batch-size.")
+    lr_batch_size: int = Field(256, ge=1, description="The batch that rates are for.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay.")
+    schedule: Literal["constant", "cosine", "steps"] = Field(
+        "steps", description="steps falls to a tenth at 3/5 and 4/5 of the epochs."
+    )
+    crop_scale: tuple[float, float] = Field(
+        (0.08, 1.0), description="Share of the image's area in a training crop."
+    )
+
+
+class LinearConfig(LearnConfig):
+    """A linear classifier on the frozen backbone."""
+
+    fast: bool = Field(
+        False, description="Features once, then many rates and decays together; no crops."
+    )
+
+
+class FinetuneConfig(LearnConfig):
+    """Backbone and classifier learn from a part of the labels."""
+
+    labels: str = Field("10%", description="A share such as 1%, or a file of image names.")
+    lr: float = Field(0.1, gt=0, description="Peak rate of the classifier, at lr-batch-size.")
+    backbone_lr: float = Field(0.01, gt=0, description="Peak rate of the backbone.")
+    scratch: bool = Field(False, description="Begin with fresh weights: the supervised baseline.")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
 from lewel.backbones import find_network, open_backbone, weights_file
 from lewel.data.sources import Data, Source, digest, open_data
@@ -18,7 +20,7 @@ from lewel.eval.features import Extractor
 from lewel.eval.knn import knn_scores
 from lewel.eval.results import Results, fingerprint
 from lewel.eval.scores import judge
-from lewel.judge_config import JudgeConfig, KnnConfig
+from lewel.judge_config import JudgeConfig, KnnConfig, LearnConfig
 from lewel.ops.ranks import rank, ranks
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.launch import launch
@@ -26,7 +28,7 @@ from lewel.train.launch import launch
 USUAL = 20  # neighbours, as in the probe of a run
 
 # What changes how an answer is found, and not what it is.
-FREE = {"again", "batch_size", "workers", "accelerator", "devices", "nodes"}
+FREE = {"again", "workers", "accelerator", "devices", "nodes"}
 
 
 class Subject:
@@ -39,7 +41,8 @@ class Subject:
         if file is None and out is None:
             out = Path("runs") / str(what).replace("/", "-")
         self.results = Results(out or _folder_of(file))  # type: ignore[arg-type]
-        self.weights = "untrained" if config.untrained else fingerprint(file) if file else what
+        self.untrained = config.untrained or getattr(config, "scratch", False)
+        self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
         self.data = open_data(
             config.data,
             image_size=self.network.image_size,
@@ -51,7 +54,9 @@ class Subject:
 
     def question(self) -> dict[str, Any]:
         """What is asked: two equal questions have the same answer."""
-        asked = self.config.model_dump(mode="json", exclude=FREE | {"backbone", "partial"})
+        learns = isinstance(self.config, LearnConfig) and not getattr(self.config, "fast", False)
+        free = FREE if learns else FREE | {"batch_size"}
+        asked = self.config.model_dump(mode="json", exclude=free | {"backbone", "partial"})
         return {
             **asked,
             "image_size": self.network.image_size,
@@ -96,11 +101,35 @@ def labelled(data: Data, name: str) -> tuple[Source, Source]:
     return train, val
 
 
-Work = Callable[[Subject, Extractor, Callable[[int], None]], dict[str, Any]]
+@dataclass
+class Job:
+    """A question that is being answered, with all it takes."""
+
+    subject: Subject
+    fabric: Fabric
+    place: Placement
+    extractor: Extractor
+    console: Console
+
+    def features(self, *sources: Source) -> list[tuple[Tensor, Tensor]]:
+        """Features (N, C) and labels (N,) of sources, with a progress bar."""
+        total = sum(len(source) for source in sources) // ranks()
+        columns = (TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn())
+        hidden = rank() != 0
+        with Progress(*columns, console=self.console, disable=hidden, transient=True) as progress:
+            bar = progress.add_task(f"features of {total:,} images", total=total)
+
+            def advance(images: int) -> None:
+                progress.advance(bar, images)
+
+            return [readable_features(source, self.extractor, advance) for source in sources]
+
+
+Work = Callable[[Job], dict[str, Any]]
 
 
 def ask(
-    task: str, what: str, config: JudgeConfig, out: Path | None, console: Console
+    task: str, work: Work, what: str, config: JudgeConfig, out: Path | None, console: Console
 ) -> tuple[dict[str, Any], Path]:
     """The answer to a question about a backbone, from its results or computed now; its file."""
     subject = Subject(what, config, out)
@@ -113,10 +142,10 @@ def ask(
     place = placement(config.devices, config.nodes)
     fabric = open_fabric(place, config.accelerator, config.precision, False)
     if place.ranks > 1 and place.starter == "lewel":
-        launch(fabric, answer_in_process, task, what, config, out, place)
+        launch(fabric, answer_in_process, task, work, what, config, out, place)
     else:
         fabric.launch()
-        answer(fabric, subject, task, place, console)
+        answer(fabric, subject, task, work, place, console)
     kept = results.answer(task, question)
     if kept is None:  # another rank than the first
         return {}, results.path(task)
@@ -124,19 +153,27 @@ def ask(
 
 
 def answer_in_process(
-    fabric: Fabric, task: str, what: str, config: JudgeConfig, out: Path | None, place: Placement
+    fabric: Fabric,
+    task: str,
+    work: Work,
+    what: str,
+    config: JudgeConfig,
+    out: Path | None,
+    place: Placement,
 ) -> None:
     """What each process that `launch` starts does."""
-    answer(fabric, Subject(what, config, out), task, place, Console())
+    answer(fabric, Subject(what, config, out), task, work, place, Console())
 
 
-def answer(fabric: Fabric, subject: Subject, task: str, place: Placement, console: Console) -> None:
+def answer(
+    fabric: Fabric, subject: Subject, task: str, work: Work, place: Placement, console: Console
+) -> None:
     """Compute an answer on all ranks; the first one keeps it."""
     config, network = subject.config, subject.network
     begun = time.monotonic()
     torch.manual_seed(config.seed)
     backbone = open_backbone(
-        subject.what, network, partial=config.partial, untrained=config.untrained
+        subject.what, network, partial=config.partial, untrained=subject.untrained
     ).to(fabric.device)
     extractor = Extractor(
         backbone,
@@ -144,33 +181,25 @@ def answer(fabric: Fabric, subject: Subject, task: str, place: Placement, consol
         network.mean,
         network.std,
         fabric.device,
-        config.batch_size,
+        min(config.batch_size, 256),
         default_workers(fabric.device, place.devices) if config.workers is None else config.workers,
         fabric.autocast,
     )
-    total = (len(subject.train) + len(subject.val)) // ranks()
-    columns = (TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=rank() != 0, transient=True) as progress:
-        bar = progress.add_task(f"features of {total:,} images", total=total)
-        work: Work = TASKS[task]
-        found = work(subject, extractor, lambda images: progress.advance(bar, images))
+    found = work(Job(subject, fabric, place, extractor, console))
     if rank() == 0:
         about = {"task": task, "backbone": network.name, "data": subject.train.name}
         took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
         subject.results.keep(task, subject.question(), {**about, **found, **took})
 
 
-def judge_knn(
-    subject: Subject, extractor: Extractor, advance: Callable[[int], None]
-) -> dict[str, Any]:
+def judge_knn(job: Job) -> dict[str, Any]:
     """The accuracy for every k; all else for k = 20, or the first k asked for.
 
     The best k is not chosen by the images that it is judged on.
     """
-    config = subject.config
+    subject, config = job.subject, job.subject.config
     assert isinstance(config, KnnConfig) and subject.train.classes is not None
-    bank, labels = readable_features(subject.train, extractor, advance)
-    queries, truth = readable_features(subject.val, extractor, advance)
+    (bank, labels), (queries, truth) = job.features(subject.train, subject.val)
     ks = sorted({k for k in config.neighbours if k <= len(bank)}) or [len(bank)]
     classes = subject.train.classes
     scores = knn_scores(
@@ -184,7 +213,7 @@ def judge_knn(
 
 def readable_features(
     source: Source, extractor: Extractor, advance: Callable[[int], None]
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Features (N, C) and labels (N,) of a source; an image that can't be read ends it."""
     rows, readable = extractor.all(source, np.arange(len(source)), advance)
     bad = (~readable).nonzero().flatten().tolist()
@@ -195,6 +224,3 @@ def readable_features(
         )
     assert source.labels is not None
     return rows, torch.from_numpy(source.labels)
-
-
-TASKS: dict[str, Work] = {"knn": judge_knn}

@@ -14,10 +14,10 @@ def recipe_folder() -> Path:
     return shipped if shipped.is_dir() else here.parents[1] / "recipes"
 
 
-def list_recipes() -> dict[str, str]:
-    """Name -> first comment line of each pre-training recipe."""
+def list_recipes(kind: str = "pretrain") -> dict[str, str]:
+    """Name -> first comment line of each recipe for pre-training, or for judging ("eval")."""
     out = {}
-    for path in sorted((recipe_folder() / "pretrain").glob("*.yaml")):
+    for path in sorted((recipe_folder() / kind).glob("*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
         out[path.stem] = first.lstrip("# ")
     return out
@@ -28,9 +28,9 @@ def default_recipe(method: str) -> dict[str, Any]:
     return {**read_recipe(f"imagenet_{method}_100ep"), "precision": "32"}
 
 
-def read_recipe(name: str) -> dict[str, Any]:
+def read_recipe(name: str, kind: str = "pretrain") -> dict[str, Any]:
     """A shipped recipe by its name, or any YAML file."""
-    shipped = recipe_folder() / "pretrain" / f"{name}.yaml"
+    shipped = recipe_folder() / kind / f"{name}.yaml"
     if shipped.is_file():
         return read_yaml(shipped)
     path = Path(name)
@@ -39,5 +39,6 @@ def read_recipe(name: str) -> dict[str, Any]:
     if path.suffix in {".yaml", ".yml"}:
         raise UserError(f"The recipe file {name} does not exist.")
     raise UserError(
-        f"There is no recipe {name!r}: expected one of {', '.join(list_recipes())}, or a YAML file."
+        f"There is no recipe {name!r}: expected one of {', '.join(list_recipes(kind))}, or a YAML "
+        "file."
     )

@@ -125,7 +125,7 @@ def take_step(
     progress = run.step / plan.steps
     rate = plan.learning_rate(progress)
     for group in run.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("share", 1.0)
     totals: dict[str, Tensor] = {}
     keys = []
     for micro in range(order.accumulate):
@@ -136,7 +136,7 @@ def take_step(
             views = [view.contiguous(memory_format=torch.channels_last) for view in views]
         torch.manual_seed(seed_of(order.seed, run.step, order.rank, micro))
         with fabric.no_backward_sync(module, enabled=micro < order.accumulate - 1):
-            out = module(views)
+            out = module(views) if run.labels is None else module(views, labels_of(run, batch))
             fabric.backward(out.loss / order.accumulate)
         for name, value in {"loss": out.loss.detach(), **out.logs}.items():
             totals[name] = totals.get(name, 0) + value / order.accumulate
@@ -149,6 +149,12 @@ def take_step(
     if stepped:
         numbers |= run.method.after_step(progress, torch.cat(keys) if keys else None)
     return numbers, totals
+
+
+def labels_of(run: Training, batch: Batch) -> Tensor:
+    """The classes (B,) of a batch's images, on the device."""
+    assert run.labels is not None
+    return run.labels[batch.indices].to(run.fabric.device, non_blocking=True)
 
 
 def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:

@@ -71,9 +71,9 @@ class FiniteWatch:
 class BadImages:
     """Counts images that can't be read over all workers and ranks, and lists them in a file."""
 
-    def __init__(self, path: Path, total: int, per_epoch: int) -> None:
-        self.path, self.total = path, total
-        self.grace = min(BAD_GRACE, per_epoch)
+    def __init__(self, path: Path, total: int, per_epoch: int, allowed: float = BAD_SHARE) -> None:
+        self.path, self.total, self.allowed = path, total, allowed
+        self.grace = min(BAD_GRACE, per_epoch) if allowed else 0
         self.bad: set[int] = set()
         self.found: list[tuple[int, str, str]] = []  # not yet told to the other ranks
         self.example = ""
@@ -101,10 +101,10 @@ class BadImages:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
         looked_at = min(seen, self.total)
-        if seen >= self.grace and len(self.bad) > BAD_SHARE * looked_at:
+        if seen >= self.grace and len(self.bad) > self.allowed * looked_at:
             raise RunError(
                 f"{len(self.bad)} of the {looked_at} images seen could not be read, more than "
-                f"{BAD_SHARE:.0%} (for example {self.example}). "
+                f"{self.allowed:.0%} (for example {self.example}). "
                 f"All are listed in {self.path}."
             )
 

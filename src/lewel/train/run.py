@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from lewel.data.loader import Order, TwoViews
@@ -71,6 +72,7 @@ class Training:
     on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
     config: dict[str, Any]  # as plain values, for the checkpoint
     data: dict[str, Any]  # what was trained on, for the checkpoint
+    labels: Tensor | None = None  # (images,), where a method learns from them
     step: int = 0
     resumed: bool = False
 
