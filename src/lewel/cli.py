@@ -192,7 +192,7 @@ def embed(
     data: str,
     /,
     *,
-    out: Path = Path("features.npz"),
+    out: Path | None = None,
     image_size: int | None = None,
     network: str | None = None,
     limit: int | None = None,
@@ -209,7 +209,7 @@ def embed(
     data
         A folder of images, a list, a data set's name, or `scenes`.
     out
-        A .parquet or .npz file with path, label and embedding.
+        A .parquet or .npz file; by default features.npz in the run folder, or here.
     image_size
         Side of the images in pixels; by default the backbone's own.
     network
@@ -226,6 +226,7 @@ def embed(
     from lewel import embedding
 
     console = Console()
+    out = out or (Path(backbone) if Path(backbone).is_dir() else Path()) / "features.npz"
     written = embedding.embed(
         backbone,
         data,
