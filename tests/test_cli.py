@@ -76,9 +76,12 @@ def test_the_end_says_what_was_written_and_what_is_next(
     assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
     said = capsys.readouterr().out
     assert "backbone.safetensors" in said
-    command = said.split("next:\n")[1].splitlines()[0].split("#")[0].split()
-    assert Path(command[0]).name == "lewel"
-    assert run(command[1:]) == 0  # the line can be pasted
+    lines = said.split("next:\n")[1].splitlines()
+    embed, go_on = (line.split("#")[0].split() for line in lines[:2])
+    assert Path(embed[0]).name == Path(go_on[0]).name == "lewel"
+    assert run([*embed[1:], "--limit", "20"]) == 0  # the lines can be pasted
+    assert (tmp_path / "run" / "features.npz").exists()
+    assert run(go_on[1:]) == 0
     assert "resumed at step 4" in capsys.readouterr().out
 
 
