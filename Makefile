@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/lewel pretrain scenes --recipe scenes_demo --out runs/demo
 
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
