@@ -212,23 +212,32 @@ def test_the_sentence_gives_flags_that_fit() -> None:
     assert said.startswith("cuda:0 ran out of memory: 96 images of 32 px at a time need about 0.0")
     assert "about 40 would fit" in said
     # 96 in 3 parts is 32; 2 parts of 48 do not fit
-    assert "--accumulate 3 (the same batch, 32 at a time) or --batch-size 40." in said
+    assert (
+        "--accumulate 3 (the same batch, 32 at a time) or --batch-size 40 with another --out."
+        in said
+    )
     assert said.count(".") == 1 + len(re.findall(r"\d\.\d", said))
 
 
 def test_the_sentence_counts_ranks_and_micro_batches() -> None:
     said = sentence(batch_size=384, accumulate=2, ranks=2, device_memory=memory_for(40))
     assert "96 images" in said
-    assert "--accumulate 6 (the same batch, 32 at a time) or --batch-size 160." in said
+    assert (
+        "--accumulate 6 (the same batch, 32 at a time) or --batch-size 160 with another --out."
+        in said
+    )
 
 
 def test_no_parts_are_proposed_where_none_divide() -> None:
     said = sentence("byol", batch_size=47, device_memory=memory_for(40, "byol"))
-    assert said.endswith("about 40 would fit: use --batch-size 40.")
+    assert said.endswith("about 40 would fit: use --batch-size 40 with another --out.")
 
 
 def test_a_device_that_others_use_is_given_half() -> None:
-    assert "--accumulate 2 (the same batch, 48 at a time) or --batch-size 48." in sentence()
+    assert (
+        "--accumulate 2 (the same batch, 48 at a time) or --batch-size 48 with another --out."
+        in sentence()
+    )
 
 
 def test_a_device_that_is_too_small_is_said_to_be() -> None:

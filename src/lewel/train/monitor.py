@@ -71,9 +71,12 @@ class FiniteWatch:
 class BadImages:
     """Counts images that can't be read over all workers and ranks, and lists them in a file."""
 
-    def __init__(self, path: Path, total: int, per_epoch: int, allowed: float = BAD_SHARE) -> None:
-        self.path, self.total, self.allowed = path, total, allowed
-        self.grace = min(BAD_GRACE, per_epoch) if allowed else 0
+    def __init__(
+        self, path: Path, total: int, per_epoch: int, allowed: float | None = None
+    ) -> None:
+        self.path, self.total = path, total
+        self.allowed = BAD_SHARE if allowed is None else allowed
+        self.grace = min(BAD_GRACE, per_epoch) if self.allowed else 0
         self.bad: set[int] = set()
         self.found: list[tuple[int, str, str]] = []  # not yet told to the other ranks
         self.example = ""
