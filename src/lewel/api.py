@@ -15,6 +15,7 @@ from lewel.errors import UserError
 from lewel.nn.backbone import exports_of
 from lewel.pretraining import (
     Parts,
+    memory_explained,
     open_configured,
     pretrain_here,
     pretrain_in_process,
@@ -85,6 +86,7 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     return config
 
 
+@memory_explained()
 def describe(config: PretrainConfig) -> dict[str, Any]:
     """What a run would be, without starting it: images, steps, parameters, memory, time."""
     place = placement(config.devices, config.nodes)
