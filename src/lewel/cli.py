@@ -1,20 +1,17 @@
-"""The command line: what the user types, and how mistakes are answered."""
+"""The command line: the commands there are, and how mistakes are answered."""
 
 import os
 import sys
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
-from lewel.config import PretrainConfig, explain
+from lewel.commands import judging, training
+from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
-from lewel.judge_config import FinetuneConfig, JudgeConfig, KnnConfig, LinearConfig
 
 app = App(
     name="lewel",
@@ -22,236 +19,16 @@ app = App(
     version_flags=["--version"],
     help_flags=["--help", "-h"],
 )
-
-
-@app.command
-def pretrain(
-    data: str | None = None,
-    /,
-    *,
-    recipe: str | None = None,
-    out: Path | None = None,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
-    config: Annotated[PretrainConfig, Parameter(name="*")] = PretrainConfig(),  # noqa: B008
-) -> None:
-    """Train a backbone on images without labels; the same command again goes on.
-
-    Parameters
-    ----------
-    data
-        A folder of images, a text file of paths, a CSV with path and label, a data set's name
-        (cifar10, stl10, food101, imagenet, ...), or `scenes`.
-    recipe
-        A recipe by name (`lewel recipes`) or a YAML file; flags override it.
-    out
-        The run folder; by default runs/DATA-METHOD.
-    dry_run
-        Show the resolved configuration and what the run would be, and stop.
-    """
-    from lewel import api
-
-    given = config.model_dump(exclude_unset=True)
-    console = Console()
-    if not dry_run:
-        api.pretrain(data, recipe=recipe, out=out, console=console, **given)
-        return
-    resolved = api.configure(data, recipe, given)
-    import yaml
-
-    print(yaml.safe_dump(resolved.model_dump(mode="json"), sort_keys=False).rstrip())
-    with Console(stderr=True).status("timing a few steps"):
-        description = api.describe(resolved)
-    for name, value in description.items():
-        kind = "," if isinstance(value, int) else "g" if isinstance(value, float) else ""
-        print(f"{name}: {value:{kind}}")
-
-
-Out = Annotated[Path | None, Parameter(help="Where results go; by default the run folder.")]
-Recipe = Annotated[
-    str | None, Parameter(help="A recipe by name (`lewel recipes`) or a YAML file; flags override.")
-]
-
-
-@app.command
-def knn(
-    backbone: str, /, *, out: Out = None, config: Annotated[KnnConfig, Parameter(name="*")]
-) -> None:
-    """Judge a backbone by the nearest neighbours of each image among labelled ones.
-
-    Parameters
-    ----------
-    backbone
-        A run folder, a file of weights, or a network's name.
-    """
-    from lewel.judging import ask, judge_knn
-
-    console = Console()
-    answer, path = ask("knn", judge_knn, backbone, config, out, console)
-    if answer:
-        sweep = ", ".join(f"{k}: {value:.1%}" for k, value in answer["sweep"].items())
-        _show(console, answer, path, f"k = {answer['k']}, bank {answer['bank']:,}; by k {sweep}")
-
-
-@app.command
-def linear(
-    backbone: str,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: Out = None,
-    config: Annotated[LinearConfig, Parameter(name="*")],
-) -> None:
-    """Judge a backbone by a linear classifier on its frozen features.
-
-    Parameters
-    ----------
-    backbone
-        A run folder, a file of weights, or a network's name.
-    """
-    from lewel.judging import ask
-    from lewel.learning import judge_linear
-
-    console, config = Console(), _with_recipe(config, recipe)
-    task = "linear_fast" if config.fast else "linear"
-    answer, path = ask(task, judge_linear, backbone, config, out, console)
-    if answer:
-        best = f"rate {answer['rate']:g}, decay {answer['decay']:g}" if config.fast else ""
-        _show(console, answer, path, best)
-
-
-@app.command
-def finetune(
-    backbone: str,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: Out = None,
-    config: Annotated[FinetuneConfig, Parameter(name="*")],
-) -> None:
-    """Judge a backbone by training it on, with a part of the labels.
-
-    Parameters
-    ----------
-    backbone
-        A run folder, a file of weights, or a network's name.
-    """
-    from lewel.judging import ask
-    from lewel.learning import judge_finetuned
-
-    console, config = Console(), _with_recipe(config, recipe)
-    answer, path = ask("finetune", judge_finetuned, backbone, config, out, console)
-    if answer:
-        _show(console, answer, path, f"{answer['labelled']:,} labels")
-
-
-Judging = TypeVar("Judging", bound=JudgeConfig)
-
-
-def _with_recipe(config: Judging, recipe: str | None) -> Judging:
-    """A recipe for judging, then what the user said on top of it."""
-    if recipe is None:
-        return config
-    from lewel.recipes import read_recipe
-
-    given = config.model_dump(exclude_unset=True)
-    try:
-        return type(config).model_validate({**read_recipe(recipe, "eval"), **given})
-    except ValidationError as error:
-        raise UserError(explain(error)) from None
-
-
-def _show(console: Console, answer: dict[str, Any], path: Path, more: str) -> None:
-    """What was found, where it is kept, and what comes next."""
-    low, high = answer["interval"]
-    for line in (
-        f"{answer['task']} on {answer['data']}: top-1 {answer['top1']:.1%} (95 % {low:.1%} - "
-        f"{high:.1%}), top-5 {answer['top5']:.1%}, {answer['images']:,} images"
-        + (f", {more}" if more else ""),
-        f"wrote {path}",
-        f"next:\n  lewel results {path.parent.parent}",
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-@app.command
-def results(*runs: Path) -> None:
-    """Show the results of one or several runs side by side."""
-    from lewel.comparing import results_table
-
-    if not runs:
-        raise UserError("Which runs? Give one or several run folders.")
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe has no edge
-    console.print(results_table(list(runs)))
-
-
-@app.command
-def embed(
-    backbone: str,
-    data: str,
-    /,
-    *,
-    out: Path | None = None,
-    image_size: int | None = None,
-    network: str | None = None,
-    limit: int | None = None,
-    batch_size: int = 256,
-    workers: int | None = None,
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-) -> None:
-    """Write the features of every image to a file; the same command again goes on.
-
-    Parameters
-    ----------
-    backbone
-        A run folder, a file of weights, or a network's name.
-    data
-        A folder of images, a list, a data set's name, or `scenes`.
-    out
-        A .parquet or .npz file; by default features.npz in the run folder, or here.
-    image_size
-        Side of the images in pixels; by default the backbone's own.
-    network
-        Which network a foreign file of weights holds.
-    limit
-        Use only so many images.
-    batch_size
-        Images at a time.
-    workers
-        Processes that read images.
-    accelerator
-        Device type.
-    """
-    from lewel import embedding
-
-    console = Console()
-    out = out or (Path(backbone) if Path(backbone).is_dir() else Path()) / "features.npz"
-    written = embedding.embed(
-        backbone,
-        data,
-        out,
-        image_size=image_size,
-        backbone=network,
-        limit=limit,
-        batch_size=batch_size,
-        workers=workers,
-        accelerator=accelerator,
-        console=console,
-    )
-    console.print(f"wrote the features of {written:,} images to {out}", highlight=False)
-
-
-@app.command
-def recipes() -> None:
-    """List the recipes that ship with lewel."""
-    from lewel.recipes import list_recipes
-
-    table = Table("recipe", "what it is", box=None)
-    for kind in ("pretrain", "eval"):
-        for name, about in list_recipes(kind).items():
-            table.add_row(name, about)
-    Console().print(table)
+for command in (
+    training.pretrain,
+    training.recipes,
+    judging.knn,
+    judging.linear,
+    judging.finetune,
+    judging.embed,
+    judging.results,
+):
+    app.command(command)
 
 
 def main() -> None:

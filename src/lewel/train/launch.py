@@ -47,7 +47,8 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
                 ) from None
             raise
     if stopped is not None:
-        raise Interrupted(*stopped)
+        number, step = stopped
+        raise Interrupted(passed[0] if passed else number, step)
 
 
 def _in_a_process(
@@ -81,8 +82,8 @@ def _passing_signals_on() -> Iterator[list[int]]:
     def pass_on(number: int, frame: object) -> None:
         passed.append(number)
         for child in mp.active_children():
-            if child.pid is not None:
-                os.kill(child.pid, number)
+            if child.pid is not None:  # a Python that still starts answers SIGINT with a traceback
+                os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     before = {}
     with suppress(ValueError):  # not the main thread: the caller handles signals
