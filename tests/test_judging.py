@@ -1,23 +1,29 @@
 """Judging from the command line: k-NN, results, features for other tools, and wrong input."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
+import yaml
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 from torchvision import models
 
+from lewel.api import configure
 from lewel.backbones import find_network, open_backbone
 from lewel.cli import run
+from lewel.comparing import result_rows
 from lewel.data.scenes import Scenes
 from lewel.data.sources import Data, Subset
 from lewel.errors import UserError
+from lewel.eval.results import Results
 from lewel.eval.scores import bootstrap, judge
 from lewel.judging import labelled
+from lewel.recipes import list_recipes, paper_numbers
 from tests.conftest import randomise_statistics
 from tests.running import tiny_run
 
@@ -84,6 +90,43 @@ def test_the_same_question_is_answered_from_the_file_unless_again(
     assert run(["results", str(trained)]) == 0
     assert run(["results", str(trained / "checkpoints")]) == 2
     assert "has no results yet" in capsys.readouterr().err
+
+
+def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
+    config = configure("imagenet", "imagenet_lewel_b_200ep", {"seed": 3})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    said = {"backbone": "resnet50", "data": "imagenet", "top1": 0.5, "top5": 0.7, "images": 50000}
+    for task, asked, data in (
+        ("linear", {"weights": "a"}, "imagenet"),
+        ("finetune", {"weights": "a", "labels": "1%"}, "imagenet"),
+        ("finetune", {"weights": "a", "labels": "10%"}, "imagenet"),
+        ("finetune", {"weights": "untrained", "labels": "100%"}, "imagenet"),
+        ("linear", {"weights": "untrained"}, "imagenet"),
+        ("linear", {"weights": "a"}, "food101"),
+    ):
+        answer = {**said, "task": task, "data": data, "interval": [0.4, 0.6]}
+        Results(tmp_path).keep(task, {**asked, "data": data}, answer)
+    assert {(row[1], row[3], row[4]): row[-1] for row in result_rows(tmp_path)} == {
+        ("-", "finetune 1%", "imagenet"): "56.1, top-5 79.9 (Table 2)",
+        ("-", "finetune 10%", "imagenet"): "68.7, top-5 88.9 (Table 2)",
+        ("supervised", "finetune 100%", "imagenet"): "",
+        ("-", "linear", "imagenet"): "72.8, top-5 91.0 (Table 1)",
+        ("untrained", "linear", "imagenet"): "",
+        ("-", "linear", "food101"): "",
+    }
+    config = config.model_copy(update={"epochs": 199})
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert {row[-1] for row in result_rows(tmp_path)} == {""}
+
+
+def test_recipes_state_the_papers_numbers() -> None:
+    paper = paper_numbers()
+    for name, about in list_recipes().items():
+        stated = re.search(r"the paper: linear top-1 ([\d.]+) \(Tables? (\d)", about)
+        assert (stated is None) == (name not in paper), name
+        if stated is not None:
+            top1, _, table = paper[name]["linear"]
+            assert float(stated[1]) == top1 and stated[2] in table, name
 
 
 def test_two_devices_find_the_same_answer(trained: Path, tmp_path: Path) -> None:
@@ -207,7 +250,7 @@ def test_wrong_data_is_one_sentence(
     for data, code, sentence in (
         (flat, 2, "has no labels to judge by"),
         (lonely, 2, "The class 'b' of"),
-        (parted, 2, "has no labels to judge by"),
+        (parted, 2, "have different class folders, c only in val; b only in train"),
         (broken, 1, "images can't be read, for example"),
     ):
         words = ["knn", str(trained), "--data", str(data), "--workers", "0"]

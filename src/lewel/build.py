@@ -175,7 +175,7 @@ def build_plan(config: PretrainConfig, images: int, device: torch.device, place:
     order = Order(images, config.batch_size, config.seed, config.accumulate, rank(), place.ranks)
     return Plan(
         order=order,
-        epochs=config.epochs,
+        steps=config.epochs * order.steps_per_epoch,
         learning_rate=partial(
             learning_rate,
             peak_rate(config),

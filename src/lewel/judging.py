@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from lewel.backbones import find_network, open_backbone, weights_file
+from lewel.backbones import Network, find_network, open_backbone, weights_file
 from lewel.data.sources import Data, Source, digest, open_data
 from lewel.errors import RunError, UserError
 from lewel.eval.features import Extractor
@@ -31,10 +31,55 @@ USUAL = 20  # neighbours, as in the probe of a run
 FREE = {"again", "workers", "accelerator", "devices", "nodes"}
 
 
+Opens = Callable[[JudgeConfig, Network], tuple[Source, Source]]  # to learn from, to be judged on
+
+
+def open_labelled(config: JudgeConfig, network: Network) -> tuple[Source, Source]:
+    """Images with classes: what most ways of judging take."""
+    data = open_data(
+        config.data,
+        image_size=network.image_size,
+        limit=config.limit,
+        seed=config.seed,
+        classes=config.classes,
+    )
+    return labelled(data, config.data)
+
+
+def labelled(data: Data, name: str) -> tuple[Source, Source]:
+    """The two labelled splits, or one sentence on why they can't be judged by."""
+    train, val = data.train, data.val
+    if train is None or val is None or train.labels is None or val.labels is None:
+        because = f" ({data.notes[-1].rstrip('.')})" if data.notes else ""
+        raise UserError(
+            f"{name} has no labels to judge by{because}: give the same class folders in train/ and "
+            "val/, a CSV with path and label, or a data set's name."
+        )
+    assert train.classes is not None
+    counts = np.bincount(train.labels, minlength=len(train.classes))
+    if counts.min() < 2:
+        few = train.classes[int(counts.argmin())]
+        raise UserError(
+            f"The class {few!r} of {name} has {counts.min()} image to learn from, expected 2 or "
+            "more: add some, raise --limit, or leave it out by --classes."
+        )
+    shared = {train.describe(i) for i in range(len(train))} & {
+        val.describe(i) for i in range(len(val))
+    }
+    if shared:
+        raise UserError(
+            f"{len(shared)} images of {name} are both to learn from and to be judged on (for "
+            f"example {min(shared)}): list each image once."
+        )
+    return train, val
+
+
 class Subject:
     """A backbone that is judged on data, and the folder of its results."""
 
-    def __init__(self, what: str, config: JudgeConfig, out: Path | None) -> None:
+    def __init__(
+        self, what: str, config: JudgeConfig, out: Path | None, opens: Opens = open_labelled
+    ) -> None:
         self.what, self.config = what, config
         self.network = find_network(what, config.backbone, config.image_size)
         file = weights_file(what)
@@ -43,14 +88,7 @@ class Subject:
         self.results = Results(out or _folder_of(file))  # type: ignore[arg-type]
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
-        self.data = open_data(
-            config.data,
-            image_size=self.network.image_size,
-            limit=config.limit,
-            seed=config.seed,
-            classes=config.classes,
-        )
-        self.train, self.val = labelled(self.data, config.data)
+        self.train, self.val = opens(config, self.network)
 
     def question(self) -> dict[str, Any]:
         """What is asked: two equal questions have the same answer."""
@@ -71,34 +109,6 @@ def _folder_of(file: Path) -> Path:
     if (file.parent / "card.json").exists():
         return file.parent
     return Path("runs") / file.stem
-
-
-def labelled(data: Data, name: str) -> tuple[Source, Source]:
-    """The two labelled splits, or one sentence on why they can't be judged by."""
-    train, val = data.train, data.val
-    if train is None or val is None or train.labels is None or val.labels is None:
-        because = f" ({data.notes[-1].rstrip('.')})" if data.notes else ""
-        raise UserError(
-            f"{name} has no labels to judge by{because}: give class folders in train/ and val/, a "
-            "CSV with path and label, or a data set's name."
-        )
-    assert train.classes is not None
-    counts = np.bincount(train.labels, minlength=len(train.classes))
-    if counts.min() < 2:
-        few = train.classes[int(counts.argmin())]
-        raise UserError(
-            f"The class {few!r} of {name} has {counts.min()} image to learn from, expected 2 or "
-            "more: add some, raise --limit, or leave it out by --classes."
-        )
-    shared = {train.describe(i) for i in range(len(train))} & {
-        val.describe(i) for i in range(len(val))
-    }
-    if shared:
-        raise UserError(
-            f"{len(shared)} images of {name} are both to learn from and to be judged on (for "
-            f"example {min(shared)}): list each image once."
-        )
-    return train, val
 
 
 @dataclass
@@ -129,10 +139,16 @@ Work = Callable[[Job], dict[str, Any]]
 
 
 def ask(
-    task: str, work: Work, what: str, config: JudgeConfig, out: Path | None, console: Console
+    task: str,
+    work: Work,
+    what: str,
+    config: JudgeConfig,
+    out: Path | None,
+    console: Console,
+    opens: Opens = open_labelled,
 ) -> tuple[dict[str, Any], Path]:
     """The answer to a question about a backbone, from its results or computed now; its file."""
-    subject = Subject(what, config, out)
+    subject = Subject(what, config, out, opens)
     question, results = subject.question(), subject.results
     known = None if config.again else results.answer(task, question)
     if known is not None:
@@ -142,7 +158,7 @@ def ask(
     place = placement(config.devices, config.nodes)
     fabric = open_fabric(place, config.accelerator, config.precision, False)
     if place.ranks > 1 and place.starter == "lewel":
-        launch(fabric, answer_in_process, task, work, what, config, out, place)
+        launch(fabric, answer_in_process, task, work, what, config, out, opens, place)
     else:
         fabric.launch()
         answer(fabric, subject, task, work, place, console)
@@ -159,10 +175,11 @@ def answer_in_process(
     what: str,
     config: JudgeConfig,
     out: Path | None,
+    opens: Opens,
     place: Placement,
 ) -> None:
     """What each process that `launch` starts does."""
-    answer(fabric, Subject(what, config, out), task, work, place, Console())
+    answer(fabric, Subject(what, config, out, opens), task, work, place, Console())
 
 
 def answer(

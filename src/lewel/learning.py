@@ -3,16 +3,17 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from lewel.data.loader import Order, TwoViews
+from lewel.data.loader import Batch, Order, Samples, TwoViews
 from lewel.data.sources import Source, Subset
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
@@ -20,6 +21,7 @@ from lewel.eval.linear import DECAYS, RATES, sweep
 from lewel.eval.scores import judge
 from lewel.judge_config import FinetuneConfig, LearnConfig, LinearConfig
 from lewel.judging import Job
+from lewel.methods.base import Method
 from lewel.methods.classifier import Classifier
 from lewel.ops.randomness import generator
 from lewel.ops.ranks import rank
@@ -30,7 +32,7 @@ from lewel.train.display import Display
 from lewel.train.loop import train
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import BadImages
-from lewel.train.run import Plan, Training
+from lewel.train.run import Plan, Training, ready_views
 
 
 def judge_linear(job: Job) -> dict[str, Any]:
@@ -111,40 +113,63 @@ def judge_learned(job: Job, source: Source, *, frozen: bool) -> dict[str, Any]:
 
 
 def learn(job: Job, source: Source, *, frozen: bool) -> Classifier:
-    """The loop of pre-training with a classifier in it: same devices, progress and resuming."""
-    subject, config, fabric = job.subject, job.subject.config, job.fabric
+    """A classifier that has learned from random crops of labelled images."""
+    subject, config, device = job.subject, job.subject.config, job.fabric.device
     assert isinstance(config, LearnConfig) and source.labels is not None
     assert source.classes is not None
-    question = subject.question()
-    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
-    folder = subject.results.folder / f"learning-{name}"
-    if rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-    model = Classifier(job.extractor.backbone, len(source.classes), frozen=frozen).to(fabric.device)  # type: ignore[arg-type]
+    model = Classifier(job.extractor.backbone, len(source.classes), frozen=frozen)  # type: ignore[arg-type]
     plan = plan_of(job, len(source))
+    labels = torch.from_numpy(source.labels)
     recipe = ViewRecipe(
         crop_scale=config.crop_scale, jitter_probability=0.0, grey=0.0, blur=0.0, solarise=0.0
     )
+
+    def inputs(batch: Batch) -> tuple[list[Tensor], Tensor]:
+        mine = labels[batch.indices].to(device, non_blocking=True)
+        return ready_views(batch, plan, device), mine
+
+    dataset = TwoViews(source, [recipe], subject.network.image_size, config.seed)
+    return train_judged(job, model, optimizer_of(model, config), plan, dataset, inputs)
+
+
+Model = TypeVar("Model", bound=Method)
+
+
+def train_judged(
+    job: Job,
+    model: Model,
+    optimizer: Optimizer,
+    plan: Plan,
+    dataset: Samples,
+    inputs: Callable[[Any], tuple[Any, ...]],
+) -> Model:
+    """The loop of pre-training with another model in it: same devices, progress and resuming."""
+    question, fabric = job.subject.question(), job.fabric
+    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+    folder = job.subject.results.folder / f"learning-{name}"
+    if rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    model.to(fabric.device)
     checkpoints = Checkpoints(folder / "checkpoints", 1)
     state = checkpoints.load(lambda text: None)
     step = None if state is None else int(state["step"])
     run = Training(
         fabric=fabric,
         method=model,
-        optimizer=optimizer_of(model, config),
+        optimizer=optimizer,
         plan=plan,
-        dataset=TwoViews(source, [recipe], subject.network.image_size, config.seed),
+        dataset=dataset,
+        inputs=inputs,
         checkpoints=checkpoints,
         metrics=Metrics(folder / "metrics.jsonl", resumed_at=step, writes=rank() == 0),
         bad_images=BadImages(
-            folder / "bad_images.jsonl", len(source), plan.images_per_epoch, allowed=0.0
+            folder / "bad_images.jsonl", plan.order.samples, plan.images_per_epoch, allowed=0.0
         ),
         display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, job.console),
         probe=None,
         on_save=lambda run: None,
         config=question,
         data={},
-        labels=torch.from_numpy(source.labels),
     )
     if state is not None:
         run.restore(state)
@@ -166,9 +191,10 @@ def plan_of(job: Job, images: int) -> Plan:
     if batch < 2:
         raise UserError(f"{images} images are too few for {ranks} devices: use --devices 1.")
     rate = config.lr * batch / config.lr_batch_size
+    order = Order(images, batch, config.seed, 1, rank(), ranks)
     return Plan(
-        order=Order(images, batch, config.seed, 1, rank(), ranks),
-        epochs=config.epochs,
+        order=order,
+        steps=config.epochs * order.steps_per_epoch,
         learning_rate=partial(learning_rate, rate, warmup=0.0, schedule=config.schedule),
         mean=network.mean,
         std=network.std,

@@ -21,7 +21,7 @@ from lewel.build import (
 )
 from lewel.card import card, count, summary
 from lewel.config import PretrainConfig, differences, read_yaml, resolve, write_yaml
-from lewel.data.loader import TwoViews, finish_views
+from lewel.data.loader import Samples, finish_views
 from lewel.data.sources import Data, digest, open_data
 from lewel.errors import Interrupted, RunError, UserError
 from lewel.files import write_atomically
@@ -36,7 +36,7 @@ from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import train
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import BadImages
-from lewel.train.run import Plan, Training
+from lewel.train.run import Plan, Training, ready_views
 
 CPU = torch.device("cpu")
 
@@ -191,6 +191,7 @@ def assemble(
         optimizer=build_optimizer(method, config),
         plan=plan,
         dataset=build_dataset(config, data.unlabelled),
+        inputs=lambda batch: (ready_views(batch, plan, fabric.device),),
         checkpoints=checkpoints,
         metrics=Metrics(folder.metrics, resumed_at=step, writes=rank() == 0, tell=tell),
         bad_images=BadImages(folder.bad_images, len(data.unlabelled), plan.images_per_epoch),
@@ -282,7 +283,7 @@ def introduction(parts: Parts) -> list[str]:
     return lines
 
 
-def draw_views(dataset: TwoViews, plan: Plan, folder: RunFolder) -> None:
+def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:
     """A picture of what the network will see: eight images, one column each, a row a view."""
     keys = next(plan.order.keys(0, 1))[:8]
     views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)

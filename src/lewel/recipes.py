@@ -23,6 +23,11 @@ def list_recipes(kind: str = "pretrain") -> dict[str, str]:
     return out
 
 
+def paper_numbers() -> dict[str, dict[str, list[Any]]]:
+    """Recipe -> task -> the paper's top-1, top-5 and table."""
+    return read_yaml(recipe_folder() / "paper.yaml")
+
+
 def default_recipe(method: str) -> dict[str, Any]:
     """What a method is by default: the paper's, in 32 bits so that it runs on any device."""
     return {**read_recipe(f"imagenet_{method}_100ep"), "precision": "32"}

@@ -59,7 +59,7 @@ def _different_classes(name: str, split: str, val: Sequence[str], train: Sequenc
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
             parts.append(f"{', '.join(names[:3])}{more} {text}")
     return (
-        f"{name}/{split} and {name}/train have different class folders ({'; '.join(parts)}): "
+        f"{name}/{split} and {name}/train have different class folders, {'; '.join(parts)}: "
         "nothing is judged."
     )
 

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -77,6 +77,17 @@ class _Steps(Sampler[list[Key]]):
         return (self.last_step - self.first_step) * self.order.accumulate
 
 
+class Samples(Protocol):
+    """What training reads: batches of any kind that name the images that could not be read."""
+
+    @property
+    def size(self) -> int:
+        """The side of the images that a network sees, for estimates of memory."""
+
+    def __getitems__(self, keys: list[Key]) -> Any:
+        """A batch of these samples, with `bad` as in `Batch`."""
+
+
 class TwoViews(Dataset[Batch]):
     """Reads an image once and cuts one view of it by each recipe."""
 
@@ -117,11 +128,11 @@ class TwoViews(Dataset[Batch]):
 
 
 def make_loader(
-    dataset: TwoViews, order: Order, first_step: int, last_step: int, workers: int, pin: bool
-) -> DataLoader[Batch]:
+    dataset: Samples, order: Order, first_step: int, last_step: int, workers: int, pin: bool
+) -> DataLoader[Any]:
     """One loader for all steps that remain: workers never stop between epochs."""
     return DataLoader(
-        dataset,
+        cast(Dataset[Any], dataset),
         batch_sampler=_Steps(order, first_step, last_step),
         collate_fn=_as_it_is,
         num_workers=workers,

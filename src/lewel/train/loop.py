@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from lewel.data.loader import Batch, finish_views, make_loader
+from lewel.data.loader import make_loader
 from lewel.errors import Interrupted, RunError
 from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
@@ -112,13 +112,13 @@ def _train(run: Training, interruption: Interruption) -> None:
             lines = run.metrics.flush()
             collapse.look(lines, run.step / plan.steps)
             run.display.show(lines[-1])
-        if run.step % order.steps_per_epoch == 0:
+        if run.step % order.steps_per_epoch == 0 or run.step == plan.steps:
             with clock.paused():
                 keeper.save()
 
 
 def take_step(
-    run: Training, module: Any, optimizer: Any, batches: Iterator[Batch]
+    run: Training, module: Any, optimizer: Any, batches: Iterator[Any]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """One optimiser step over all its micro-batches -> plain numbers, and scalars on the device."""
     plan, fabric, order = run.plan, run.fabric, run.plan.order
@@ -131,12 +131,10 @@ def take_step(
     for micro in range(order.accumulate):
         batch = next(batches)
         run.bad_images.look(batch.bad)
-        views = finish_views(batch, fabric.device, plan.mean, plan.std)
-        if plan.channels_last:
-            views = [view.contiguous(memory_format=torch.channels_last) for view in views]
+        inputs = run.inputs(batch)
         torch.manual_seed(seed_of(order.seed, run.step, order.rank, micro))
         with fabric.no_backward_sync(module, enabled=micro < order.accumulate - 1):
-            out = module(views) if run.labels is None else module(views, labels_of(run, batch))
+            out = module(*inputs)
             fabric.backward(out.loss / order.accumulate)
         for name, value in {"loss": out.loss.detach(), **out.logs}.items():
             totals[name] = totals.get(name, 0) + value / order.accumulate
@@ -149,12 +147,6 @@ def take_step(
     if stepped:
         numbers |= run.method.after_step(progress, torch.cat(keys) if keys else None)
     return numbers, totals
-
-
-def labels_of(run: Training, batch: Batch) -> Tensor:
-    """The classes (B,) of a batch's images, on the device."""
-    assert run.labels is not None
-    return run.labels[batch.indices].to(run.fabric.device, non_blocking=True)
 
 
 def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from lewel.data.loader import Order, TwoViews
+from lewel.data.loader import Batch, Order, Samples, finish_views
 from lewel.methods.base import Method
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.display import Display
@@ -27,7 +27,7 @@ class Plan:
     """What decides the course of a training run."""
 
     order: Order
-    epochs: int
+    steps: int
     learning_rate: Callable[[float], float]  # of progress in [0, 1]
     mean: Sequence[float]
     std: Sequence[float]
@@ -38,10 +38,6 @@ class Plan:
     log_every: int
     checkpoint_minutes: float
     probe_every: float  # epochs; 0 for never
-
-    @property
-    def steps(self) -> int:
-        return self.epochs * self.order.steps_per_epoch
 
     @property
     def images_per_epoch(self) -> int:
@@ -63,7 +59,8 @@ class Training:
     method: Method
     optimizer: Optimizer
     plan: Plan
-    dataset: TwoViews
+    dataset: Samples
+    inputs: Callable[[Any], tuple[Any, ...]]  # a batch -> what the method takes, on the device
     checkpoints: Checkpoints
     metrics: Metrics
     bad_images: BadImages
@@ -72,7 +69,6 @@ class Training:
     on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
     config: dict[str, Any]  # as plain values, for the checkpoint
     data: dict[str, Any]  # what was trained on, for the checkpoint
-    labels: Tensor | None = None  # (images,), where a method learns from them
     step: int = 0
     resumed: bool = False
 
@@ -117,6 +113,14 @@ class Training:
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric._precision.load_state_dict(state["precision"])
+
+
+def ready_views(batch: Batch, plan: Plan, device: torch.device) -> list[Tensor]:
+    """The views of a batch as a method takes them, float32 (B, 3, S, S) each."""
+    views = finish_views(batch, device, plan.mean, plan.std)
+    if plan.channels_last:
+        views = [view.contiguous(memory_format=torch.channels_last) for view in views]
+    return views
 
 
 def optimizer_slots(optimizer: Optimizer) -> int:
