@@ -9,7 +9,7 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import judging, training
+from lewel.commands import judging, looking, training
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 
@@ -27,6 +27,8 @@ for command in (
     judging.finetune,
     judging.embed,
     judging.results,
+    looking.maps,
+    looking.where,
 ):
     app.command(command)
 

@@ -69,3 +69,18 @@ class FinetuneConfig(LearnConfig):
     lr: float = Field(0.1, gt=0, description="Peak rate of the classifier, at lr-batch-size.")
     backbone_lr: float = Field(0.01, gt=0, description="Peak rate of the backbone.")
     scratch: bool = Field(False, description="Begin with fresh weights: the supervised baseline.")
+
+
+class WhereConfig(Part):
+    """Where a run looks, in numbers."""
+
+    data: str = Field(
+        description="What to look at: `scenes` or Pascal VOC, which have masks, or other data."
+    )
+    limit: int = Field(500, ge=2, description="Look at so many images, drawn by the seed.")
+    image_size: int | None = Field(
+        None, ge=16, description="By default the run's own; larger images have finer maps."
+    )
+    again: bool = Field(False, description="Compute it, even where the answer is known.")
+    seed: int = Field(0, ge=0, description="Decides images, views and random maps.")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")

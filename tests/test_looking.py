@@ -1,0 +1,184 @@
+"""`lewel maps` and `lewel where` from the command line, on real tiny runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from lewel.backbones import MEAN, STD
+from lewel.cli import run
+from lewel.data.scenes import Scenes
+from lewel.data.sources import Subset
+from lewel.eval.looks import look_at
+from lewel.looking import gallery_of, open_looker
+from tests.data.test_voc import voc_tree
+from tests.running import tiny_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("looked at") / "run"
+    assert tiny_run(out, "--epochs", "1", "--image-size", "32") == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for index in range(3):
+        pixels = Scenes("val", size=60).read(index).permute(1, 2, 0).numpy()[:, :50]
+        Image.fromarray(np.ascontiguousarray(pixels)).save(folder / f"{index}.png")
+    return folder
+
+
+def entries(folder: Path) -> list[dict[str, dict[str, object]]]:
+    return json.loads((folder / "results" / "where.json").read_text())
+
+
+def where(folder: Path, *flags: str, data: str = "scenes") -> int:
+    return run(["where", str(folder), "--data", data, "--accelerator", "cpu", *flags])
+
+
+def test_maps_are_those_that_the_head_looks_by(trained: Path, photos: Path) -> None:
+    gallery = gallery_of(trained, [photos], n=8, rule="peaked")
+    assert sorted(gallery.chosen) == list(range(8)) and gallery.note is None
+    looker = open_looker(trained)
+    centre, scale = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
+    entropies = []
+    for seen in gallery.images:
+        assert [view.caption for view in seen.views] == ["input", "view 1", "view 2"]
+        for view in seen.views:
+            picture = torch.from_numpy(view.image.copy()).permute(2, 0, 1) / 255
+            with torch.no_grad():
+                whole = looker.encoder((picture - centre)[None] / scale).maps[0]
+            expected = whole[list(gallery.chosen)].reshape(8, 4, 4)
+            # Views are kept as 8 bits in the gallery, the network sees more.
+            assert np.allclose(view.maps, expected, atol=3e-4)
+            assert view.maps.sum((1, 2)) == pytest.approx(1.0, abs=1e-5)
+            entropies.append(stats.entropy(view.maps.reshape(8, 16), axis=1))
+    assert (np.diff(np.mean(entropies, 0)) >= -1e-7).all()
+
+
+def test_views_are_those_of_training(trained: Path) -> None:
+    looker = open_looker(trained)
+    source = Subset(Scenes("train", size=48, length=40), np.arange(40))
+    dataset = looker.views(source, looker.config.seed)
+    look = look_at(dataset, np.array([7, 3]))
+    batch = dataset.__getitems__([(0, 7), (0, 3)])
+    for view in range(2):
+        assert torch.equal(look.boxes[view], batch.boxes[view])
+        assert torch.equal(look.flips[view], batch.flips[view])
+    assert look.sizes.tolist() == [[48, 48]] * 2
+
+
+def test_maps_writes_a_picture_and_a_page(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rule in ("peaked", "consistent", "different"):
+        files = [str(photos / "0.png"), str(photos / "2.png")]
+        assert run(["maps", str(trained), *files, "--n", "3", "--rule", rule]) == 0
+        said = capsys.readouterr().out
+        assert "2 images, 3 maps" in said and "maps.html" in said and "lewel where" in said
+    with Image.open(trained / "maps" / "maps.png") as picture:
+        assert picture.width > 3 * 100
+    assert "0.png" in (trained / "maps" / "maps.html").read_text()
+    assert run(["maps", str(trained), "scenes", "--limit", "2"]) == 0
+    assert "scenes/val/1" in (trained / "maps" / "maps.html").read_text()
+
+
+def test_wrong_input_is_one_sentence(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xffno")
+    for code, words, expected in (
+        (2, ["maps", str(trained)], "Which images?"),
+        (2, ["maps", str(photos), str(photos)], "has no config.yaml"),
+        (2, ["maps", str(trained), str(photos / "0.png"), str(photos)], "is no file"),
+        (2, ["maps", str(trained), str(photos), "--n", "0"], "expected 1 or more"),
+        (1, ["maps", str(trained), str(broken)], "broken.jpg can't be read"),
+        (2, ["where", str(trained), "--data", "nowhere"], "nowhere"),
+    ):
+        assert run(words) == code, words
+        said = capsys.readouterr().err
+        assert expected in said and "Traceback" not in said
+
+
+def test_a_method_without_maps_is_shown_by_its_projector(
+    tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "byol"
+    assert tiny_run(out, "--epochs", "1", "--image-size", "32", "--method", "byol") == 0
+    assert run(["maps", str(out), str(photos)]) == 0
+    assert "byol has no maps of its own" in capsys.readouterr().out
+    assert "no maps of its own" in (out / "maps" / "maps.html").read_text()
+
+
+@pytest.mark.parametrize("maps", ["separate", "random", "uniform"])
+def test_heads_of_the_ablations_are_shown_as_they_are(tmp_path: Path, maps: str) -> None:
+    out = tmp_path / maps
+    assert tiny_run(out, "--epochs", "1", "--head.maps", maps, "--limit", "16") == 0
+    gallery = gallery_of(out, Scenes("val", size=32, length=2), n=2)
+    assert gallery.note is not None and (maps == "separate" or maps in gallery.note)
+    values = gallery.images[0].views[0].maps
+    assert np.ptp(values) == 0 if maps == "uniform" else np.ptp(values) > 0
+    again = gallery_of(out, Scenes("val", size=32, length=2), n=2)
+    assert np.array_equal(again.images[1].views[2].maps, gallery.images[1].views[2].maps)
+
+
+def test_where_on_scenes_gives_the_rivals_what_theory_says(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert where(trained, "--limit", "120") == 0
+    said = capsys.readouterr().out
+    assert "random maps" in said and "A perfect map" in said and "where.json" in said
+    answer = entries(trained)[-1]["answer"]
+    assert (answer["images"], answer["maps"], answer["positions"]) == (120, 8, 16)
+    uniform, chance = answer["rivals"]["uniform"], answer["rivals"]["random"]
+    area = uniform["pointing"]["value"]
+    assert 0.1 < area < 0.4
+    assert uniform["iou"] == uniform["best_iou"]
+    assert uniform["consistency"]["value"] is None and uniform["likeness"]["value"] is None
+    assert uniform["entropy"]["value"] == pytest.approx(1.0)
+    assert uniform["overlap"]["value"] == pytest.approx(1.0)
+    for name, expected in (("pointing", area), ("consistency", 0.0), ("shuffled", 0.0)):
+        low, high = chance[name]["interval"]
+        assert abs(chance[name]["value"] - expected) < high - low  # about four standard errors
+    assert chance["iou"]["value"] > uniform["iou"]["value"] - 0.01
+    assert chance["best_iou"]["value"] > chance["iou"]["value"]
+    assert answer["ideal_iou"]["value"] > chance["best_iou"]["value"]
+
+
+def test_where_is_answered_once(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert where(trained, "--limit", "40") == 0
+    before = entries(trained)
+    capsys.readouterr()
+    assert where(trained, "--limit", "40") == 0
+    assert "Known from" in capsys.readouterr().out and entries(trained) == before
+    assert where(trained, "--limit", "40", "--again") == 0
+    assert "Known from" not in capsys.readouterr().out
+    after = entries(trained)
+    assert len(after) == len(before)
+    assert after[-1]["answer"]["rivals"] == before[-1]["answer"]["rivals"]
+    assert run(["results", str(trained)]) == 2  # accuracies alone are listed, and there are none
+    assert "has no results yet" in capsys.readouterr().err
+
+
+def test_where_on_voc_and_on_data_without_masks(
+    trained: Path, tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = voc_tree(tmp_path, tuple(f"i{n}" for n in range(6)), (40, 40)).parent
+    assert where(trained, data=str(root)) == 0
+    answer = entries(trained)[-1]["answer"]
+    assert answer["data"] == "VOC2012" and answer["images"] == 6
+    assert answer["rivals"]["uniform"]["pointing"]["value"] == pytest.approx(0.5, abs=0.01)
+    assert answer["rivals"]["uniform"]["iou"]["value"] == pytest.approx(1 / 3, abs=0.01)
+    assert answer["ideal_iou"]["value"] > 0.9
+    capsys.readouterr()
+    assert where(trained, data=str(photos)) == 0
+    assert "has no masks" in capsys.readouterr().out
+    assert "pointing" not in entries(trained)[-1]["answer"]["rivals"]["run"]
