@@ -57,7 +57,8 @@ def test_maps_are_those_that_the_head_looks_by(trained: Path, photos: Path) -> N
                 whole = looker.encoder((picture - centre)[None] / scale).maps[0]
             expected = whole[list(gallery.chosen)].reshape(8, 4, 4)
             # Views are kept as 8 bits in the gallery, the network sees more.
-            assert np.allclose(view.maps, expected, atol=3e-4)
+            near = 1e-6 if view.caption == "input" else 2e-3
+            assert np.allclose(view.maps, expected, atol=near)
             assert view.maps.sum((1, 2)) == pytest.approx(1.0, abs=1e-5)
             entropies.append(stats.entropy(view.maps.reshape(8, 16), axis=1))
     assert (np.diff(np.mean(entropies, 0)) >= -1e-7).all()
@@ -121,7 +122,7 @@ def test_a_method_without_maps_is_shown_by_its_projector(
 @pytest.mark.parametrize("maps", ["separate", "random", "uniform"])
 def test_heads_of_the_ablations_are_shown_as_they_are(tmp_path: Path, maps: str) -> None:
     out = tmp_path / maps
-    assert tiny_run(out, "--epochs", "1", "--head.maps", maps, "--limit", "16") == 0
+    assert tiny_run(out, "--epochs", "1", "--head.maps", maps, "--limit", "8") == 0
     gallery = gallery_of(out, Scenes("val", size=32, length=2), n=2)
     assert gallery.note is not None and (maps == "separate" or maps in gallery.note)
     values = gallery.images[0].views[0].maps
@@ -175,8 +176,10 @@ def test_where_on_voc_and_on_data_without_masks(
     assert where(trained, data=str(root)) == 0
     answer = entries(trained)[-1]["answer"]
     assert answer["data"] == "VOC2012" and answer["images"] == 6
-    assert answer["rivals"]["uniform"]["pointing"]["value"] == pytest.approx(0.5, abs=0.01)
-    assert answer["rivals"]["uniform"]["iou"]["value"] == pytest.approx(1 / 3, abs=0.01)
+    # The centre of 32 pixels is cut out of 37 after the second, and the left 18.5 are object.
+    share, uniform = 16.5 / 32, answer["rivals"]["uniform"]
+    assert uniform["pointing"]["value"] == pytest.approx(share, abs=0.001)
+    assert uniform["iou"]["value"] == pytest.approx(share / (2 - share), abs=0.001)
     assert answer["ideal_iou"]["value"] > 0.9
     capsys.readouterr()
     assert where(trained, data=str(photos)) == 0

@@ -38,10 +38,8 @@ def ask_where(run: Path, config: WhereConfig, console: Console) -> tuple[dict[st
     device = open_fabric(placement(1, 1), config.accelerator, "32", False).device
     size = config.image_size
     looker = open_looker(run, image_size=size, device=device)
-    source = masked = open_masked(config.data, looker.config.image_size)
-    if source is None:
-        data = open_data(config.data, image_size=looker.config.image_size)
-        source = data.val or data.unlabelled
+    masked = open_masked(config.data, looker.config.image_size)
+    source = masked or without_masks(config.data, looker.config.image_size)
     indices = chosen_images(source, config.limit, config.seed)
     folder = RunFolder(run.expanduser())
     question = {
@@ -71,6 +69,12 @@ def ask_where(run: Path, config: WhereConfig, console: Console) -> tuple[dict[st
     about = {"task": "where", "backbone": looker.config.backbone, "method": looker.config.method}
     answer = {**about, "data": source.name, **found, "note": looker.note, **took}
     return answer, results.keep("where", question, answer)
+
+
+def without_masks(name: str, image_size: int) -> Source:
+    """The images for judging of other data, or all there are."""
+    data = open_data(name, image_size=image_size)
+    return data.val or data.unlabelled
 
 
 def chosen_images(source: Source, limit: int, seed: int) -> np.ndarray:

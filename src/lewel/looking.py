@@ -44,7 +44,8 @@ class Looker:
 
     def maps(self, images: Tensor) -> Tensor:
         """Pictures (B, 3, S, S) of 0 to 1 -> maps (B, K, h, w), on the CPU."""
-        return maps_of(self.encoder, normalise(images, MEAN, STD).to(self.device)).cpu()
+        parts = torch.split(normalise(images, MEAN, STD), BATCH)
+        return torch.cat([maps_of(self.encoder, part.to(self.device)).cpu() for part in parts])
 
     def views(self, source: Source, seed: int) -> TwoViews:
         """A source in the views of the run's recipe, drawn by a seed."""
@@ -98,7 +99,7 @@ def open_images(images: list[str], image_size: int) -> Source:
 
 def gallery_of(
     run: Path,
-    images: list[Path] | Source,
+    images: list[Path] | list[str] | Source,
     *,
     n: int = 8,
     rule: Rule = "different",

@@ -63,12 +63,18 @@ def maps(
     from lewel.looking import gallery_of, write_gallery
 
     console = Console()
-    given = [Path(image) for image in images]
-    gallery = gallery_of(run, given, n=n, rule=rule, seed=seed, limit=limit, image_size=image_size)
+    with console.status("looking"):
+        gallery = gallery_of(
+            run, list(images), n=n, rule=rule, seed=seed, limit=limit, image_size=image_size
+        )
+        written = write_gallery(gallery, out or run.expanduser() / "maps")
+    many = f"{len(gallery.images):,} images" + (
+        f" (--limit {limit})" if len(gallery.images) == limit else ""
+    )
     lines = [
-        f"{len(gallery.images):,} images, {len(gallery.chosen)} maps: {gallery.rule}.",
+        f"{many}, {len(gallery.chosen)} maps: {gallery.rule}.",
         *([gallery.note] if gallery.note else []),
-        *(f"wrote {path}" for path in write_gallery(gallery, out or run.expanduser() / "maps")),
+        *(f"wrote {path}" for path in written),
         f"next:\n  lewel where {run} --data scenes    # or VOCdevkit/VOC2012: numbers",
     ]
     for line in lines:

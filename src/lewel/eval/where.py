@@ -76,8 +76,8 @@ def _where_known(maps: Tensor, known: Tensor) -> Tensor:
 
 def evenness(maps: Tensor) -> Tensor:
     """The entropy of each map over log N, (B, K): 1 for the uniform map, 0 for one position."""
-    maps = maps.double()
-    return torch.special.entr(maps).sum(2) / math.log(maps.shape[2])
+    entropies: Tensor = torch.special.entr(maps.double()).sum(2)
+    return entropies / math.log(maps.shape[2])
 
 
 def overlap(maps: Tensor) -> Tensor:
