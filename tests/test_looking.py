@@ -152,6 +152,10 @@ def test_where_on_scenes_gives_the_rivals_what_theory_says(
     assert chance["iou"]["value"] > uniform["iou"]["value"] - 0.01
     assert chance["best_iou"]["value"] > chance["iou"]["value"]
     assert answer["ideal_iou"]["value"] > chance["best_iou"]["value"]
+    mine, fresh = answer["rivals"]["run"], answer["rivals"]["untrained"]
+    assert mine != fresh and "run - untrained" in said
+    learned = mine["iou"]["value"] - fresh["iou"]["value"]
+    assert answer["learned"]["iou"]["value"] == pytest.approx(learned, abs=1e-9)
 
 
 def test_where_is_answered_once(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

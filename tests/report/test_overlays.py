@@ -31,7 +31,8 @@ def test_heat_goes_from_the_lowest_to_the_highest_value() -> None:
     assert np.abs(picture[0, 3] - (COVER * HEAT[0] + (1 - COVER) * 100)).max() <= 1
     lightness = heat(np.linspace(0, 1, 50)) @ np.array([0.299, 0.587, 0.114])
     assert (np.diff(lightness) > 0).all()
-    assert raw_range(values) == "59 - 61"
+    assert raw_range(values) == "59.0 to 61.0"
+    assert raw_range(values / 20) == "2.95 to 3.05"
     flat = np.full((4, 4), 1 / 16, np.float32)
     assert (scaled(flat) == 0).all() and raw_range(flat).startswith("flat 62.5")
 

@@ -101,7 +101,7 @@ def where(run: Path, /, *, config: Annotated[WhereConfig, Parameter(name="*")]) 
 
 
 def _table(answer: dict[str, Any]) -> Table:
-    """A row for the run and each of its rivals; an interval below each number."""
+    """A row for the run and each of its rivals, and for what it learned; intervals below."""
     shown = [name for name in COLUMNS if name in answer["rivals"]["run"]]
     title = (
         f"{answer['method']} on {answer['data']}: {answer['images']:,} images, "
@@ -113,15 +113,17 @@ def _table(answer: dict[str, Any]) -> Table:
         table.add_column(COLUMNS[name], justify="right")
     for rival, found in answer["rivals"].items():
         table.add_row(TITLES[rival], *(_cell(found[name], name in FINE) for name in shown))
+    learned = (_cell(answer["learned"][name], name in FINE, "+") for name in shown)
+    table.add_row("run - untrained", *learned)
     return table
 
 
-def _cell(number: dict[str, Any], fine: bool) -> str:
+def _cell(number: dict[str, Any], fine: bool, sign: str = "") -> str:
     if number["value"] is None:
         return "none"
-    digits = 4 if fine else 3
+    form = f"{sign}.{4 if fine else 3}f"
     low, high = number["interval"]
-    return f"{number['value']:.{digits}f}\n{low:.{digits}f} - {high:.{digits}f}"
+    return f"{number['value']:{form}}\n{low:{form}} to {high:{form}}"
 
 
 def _sentences(answer: dict[str, Any]) -> list[str]:

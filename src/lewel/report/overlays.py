@@ -38,7 +38,7 @@ def scaled(values: NDArray[np.float32]) -> NDArray[np.float64]:
 def overlay(image: Pixels, values: NDArray[np.float32], side: int) -> Pixels:
     """A map (h, w) as heat over the grey image (S, S, 3), at side x side pixels."""
     plane = Image.fromarray(scaled(values).astype(np.float32))
-    warm = heat(np.asarray(plane.resize((side, side), Image.Resampling.BILINEAR), np.float64))
+    warm = heat(np.asarray(plane.resize((side, side), Image.Resampling.BICUBIC), np.float64))
     grey = np.asarray(enlarged(image, side).convert("L"), np.float64)[..., None]
     return (COVER * warm + (1 - COVER) * grey).round().astype(np.uint8)
 
@@ -51,7 +51,9 @@ def enlarged(image: Pixels, side: int) -> Image.Image:
 def raw_range(values: NDArray[np.float32]) -> str:
     """The lowest and the highest value of a map, in thousandths, or that it is flat."""
     low, high = 1000 * float(values.min()), 1000 * float(values.max())
-    return f"flat {low:.3g}" if high - low <= 1e-6 * high else f"{low:.4g} - {high:.4g}"
+    digits = max(0, 3 - len(str(int(high))))  # three or more that count, as many on both sides
+    both = f"{low:.{digits}f} to {high:.{digits}f}"
+    return f"flat {low:.{digits}f}" if high - low <= 1e-6 * high else both
 
 
 def png(image: Image.Image | Pixels) -> bytes:
