@@ -1,4 +1,4 @@
-"""The wheel holds the package and its recipes."""
+"""The wheel holds the package, its recipes and its templates."""
 
 import subprocess
 import sys
@@ -20,4 +20,6 @@ def test_a_wheel_builds_with_the_recipes_inside(tmp_path: Path) -> None:
     assert "lewel/methods/lewel_b.py" in names
     assert "lewel/py.typed" in names
     assert {f"lewel/recipes/pretrain/{name}.yaml" for name in list_recipes()} <= set(names)
+    templates = ROOT / "src" / "lewel" / "report" / "templates"
+    assert {f"lewel/report/templates/{path.name}" for path in templates.iterdir()} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

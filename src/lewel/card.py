@@ -1,6 +1,7 @@
 """What a run says of itself: the card beside its weights, and the summary at its end."""
 
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,20 @@ def card(config: PretrainConfig, data: Data, run: Training, folder: RunFolder) -
         "lewel": version("lewel"),
         "torch": torch.__version__,
         "git": git_state(),
+        "environment": environment(run.fabric.device),
+    }
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a result may depend on beside the code: versions and the machine."""
+    named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    packages = ("torchvision", "timm", "lightning-fabric", "numpy", "pillow")
+    return {
+        **{name: version(name) for name in packages},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "device": f"{device.type} ({named})",
+        "threads": str(torch.get_num_threads()),
     }
 
 

@@ -9,7 +9,7 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import judging, looking, training
+from lewel.commands import judging, looking, reporting, training
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 
@@ -29,6 +29,8 @@ for command in (
     judging.results,
     looking.maps,
     looking.where,
+    reporting.report,
+    reporting.watch,
 ):
     app.command(command)
 
