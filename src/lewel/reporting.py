@@ -209,7 +209,7 @@ def result(row: Row) -> Result:
         cells=dict(zip((*COLUMNS, MORE), row.cells, strict=True)),
         per_class={name: float(share) for name, share in answer.get("per_class", {}).items()},
         mistakes=tuple(
-            f"{classes[true]} for {classes[said]} ({count:,})" for true, said, count in wrong
+            f"{classes[true]} taken for {classes[said]} ({count:,})" for true, said, count in wrong
         ),
         sweep=sweep,
     )

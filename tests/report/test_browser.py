@@ -91,6 +91,7 @@ def test_the_keyboard_moves_through_maps_and_images(opened: Any, pages: dict[str
     opened.find_element(By.CSS_SELECTOR, ".pick-image").send_keys(Keys.ARROW_DOWN)
     shown = opened.find_element(By.CSS_SELECTOR, ".stage img").get_attribute("alt")
     assert "folder/image 1.jpg" in shown
+    click(opened, ".glance summary")
     opened.find_element(By.CSS_SELECTOR, '.still[data-image="2"][data-map="3"]').send_keys("\n")
     shown = opened.find_element(By.CSS_SELECTOR, ".stage img").get_attribute("alt")
     assert "folder/image 2.jpg" in shown and "map 33" in shown

@@ -57,15 +57,16 @@ def report_page(runs: Sequence[ToldRun], refresh: int | None = None) -> str:
     """What is known of one run, or of several side by side; `refresh` seconds for a live page."""
     names = [run.name for run in runs]
     drawn = charts(names, [run.metrics for run in runs])
-    columns = result_columns(runs)
     title = names[0] if len(names) == 1 else f"{len(names)} runs side by side"
     fixed = {
         "title": title,
         "runs": runs,
         "charts": drawn,
-        "columns": columns,
+        "columns": result_columns(runs),
         "facts": side_by_side([{**run.highlights, **run.facts} for run in runs]),
-        "settings": side_by_side([run.settings for run in runs]),
+        "settings": sorted(
+            side_by_side([run.settings for run in runs]), key=lambda row: not row[2]
+        ),
         "environment": side_by_side([run.environment for run in runs]),
         "bad_shown": BAD_SHOWN,
         "refresh": refresh,
@@ -110,10 +111,11 @@ def pictures(runs: Sequence[ToldRun], detail: Detail) -> dict[str, Any]:
 
 
 def result_columns(runs: Sequence[ToldRun]) -> list[str]:
-    """The columns in which some result says something."""
+    """The columns in which some result says something; one run need not be named in each row."""
     every = [result.cells for run in runs for result in run.results]
     names = dict.fromkeys(name for cells in every for name in cells)
-    return [name for name in names if any(cells.get(name) for cells in every)]
+    told = [name for name in names if any(cells.get(name) for cells in every)]
+    return [name for name in told if name != "run" or len(runs) > 1]
 
 
 def side_by_side(columns: Sequence[dict[str, str]]) -> list[tuple[str, list[str], bool]]:

@@ -19,7 +19,7 @@ ANCHORS = (
     (250, 158, 42),
     (252, 250, 170),
 )
-STRENGTH = 0.6  # how much of an overlay is map
+STRENGTH = 0.5  # how much of an overlay is map
 SMALL_FILE = 150_000  # bytes up to which a PNG is taken as it is
 
 

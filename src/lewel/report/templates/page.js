@@ -110,6 +110,7 @@
       });
     });
     viewer.hidden = false;
+    gallery.querySelector(".glance").open = false;
     show();
   }
 
