@@ -1,7 +1,9 @@
 """`lewel report`: a real run folder becomes a page, whatever is missing or damaged in it."""
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from tests.running import metrics, tiny_run
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reported") / "tiny"
-    assert tiny_run(out, "--epochs", "2", "--knn.every", "1", "--knn.bank", "16") == 0
+    few = ("--knn.every", "1", "--knn.bank", "16", "--knn.queries", "16", "--knn.neighbours", "5")
+    assert tiny_run(out, "--epochs", "1", *few) == 0
     words = ["--data", "scenes", "--limit", "100", "--workers", "0", "--accelerator", "cpu"]
     assert run(["knn", str(out), *words]) == 0
     return out
@@ -102,6 +105,20 @@ def test_a_line_that_is_being_written_is_left_for_later(copied: Path) -> None:
         file.write(b'{"step": 99, "epo')
     told = read_run(copied)
     assert told.metrics == whole and told.problems == ()
+
+
+def test_a_run_that_stopped_says_how_far_it_came(copied: Path) -> None:
+    text = (copied / "config.yaml").read_text().replace("epochs: 1\n", "epochs: 7\n")
+    (copied / "config.yaml").write_text(text)
+    assert read_run(copied).progress == "epoch 1.00 of 7, last step written just now"
+    hours = time.time() - 3 * 3600
+    os.utime(copied / "metrics.jsonl", (hours, hours))
+    assert read_run(copied).progress == "epoch 1.00 of 7, last step written 3 hours ago"
+
+
+def test_a_card_with_other_things_in_it_is_no_trouble(copied: Path) -> None:
+    (copied / "card.json").write_text('{"images": "many", "environment": [], "torch": 3}')
+    assert read_run(copied).environment == {"torch": "3"}
 
 
 def test_a_name_of_bytes_that_are_no_text_is_written_all_the_same(copied: Path) -> None:

@@ -37,7 +37,7 @@ def served(folder: Path, **choices: object) -> Iterator[Server]:
 
 
 def get(server: Server, path: str = "/", host: str | None = None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.request("GET", path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -109,9 +109,9 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     assert watching.stdout is not None
     line = watching.stdout.readline()
     (url,) = re.findall(r"http://127\.0\.0\.1:\d+/", line)
-    assert "epoch 0.10 of 4" in urllib.request.urlopen(url, timeout=10).read().decode()
+    assert "epoch 0.10 of 4" in urllib.request.urlopen(url, timeout=60).read().decode()
     watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=20)
+    _, errors = watching.communicate(timeout=60)
     assert watching.returncode in (0, 130) and errors == ""
 
 
@@ -146,7 +146,7 @@ def test_an_open_page_takes_what_is_new_and_keeps_the_reader_in_place(tmp_path: 
         show(opened, server.url)
         opened.execute_script("document.querySelector('.next-map').click()")
         begin(folder, 230)
-        text, end = "", time.monotonic() + 20
+        text, end = "", time.monotonic() + 60
         while "epoch 2.30 of 4" not in text and time.monotonic() < end:
             time.sleep(0.1)
             text = opened.execute_script("return document.querySelector('header').innerText")

@@ -7,7 +7,8 @@ from pathlib import Path
 from lewel.errors import UserError
 from lewel.report.gallery import Gallery
 from lewel.report.page import report_page
-from lewel.reporting import Look, gallery_of_run, read_run
+from lewel.report.words import age_word
+from lewel.reporting import Look, Reader, gallery_of_run, read_run
 from lewel.train.folder import RunFolder
 
 HOST = "127.0.0.1"
@@ -38,14 +39,14 @@ class LivePage:
                 self.page, self.seen = page.encode("utf-8", "replace"), seen
             return self.page
 
-    def state(self) -> list[tuple[str, int, int]]:
-        """Size and time of every file that the page tells of."""
+    def state(self) -> list[object]:
+        """Size and time of every file that the page tells of, and how old it says the run is."""
         folder = RunFolder(self.run)
         files = [folder.config, folder.metrics, folder.card, folder.bad_images, folder.views]
         files += sorted(self.run.glob("results/*.json")) + sorted(
             self.run.glob("predictions/*.png")
         )
-        found = []
+        found: list[object] = [age_word(Reader(self.run).age())]
         for file in files:
             try:
                 about = file.stat()

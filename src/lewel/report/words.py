@@ -16,22 +16,23 @@ def headline(config: dict[str, Any], card: dict[str, Any]) -> str:
 
 
 def progress(config: dict[str, Any], lines: list[dict[str, Any]], age: float | None) -> str:
-    """How far a run is."""
-    epochs, last = config.get("epochs"), lines[-1] if lines else {}
-    if not isinstance(epochs, int | float) or "epoch" not in last:
+    """How far a run is; `age` is the seconds since it wrote a step."""
+    epochs, epoch = config.get("epochs"), lines[-1].get("epoch") if lines else None
+    if not isinstance(epochs, int | float) or not isinstance(epoch, int | float):
         return "starting" if config else ""
-    if last["epoch"] >= epochs - 1e-3:
+    if epoch >= epochs - 1e-3:
         return "finished"
-    ago = "" if age is None else f", last step written {ago_word(age)} ago"
-    return f"epoch {last['epoch']:.2f} of {epochs:g}{ago}"
+    return f"epoch {epoch:.2f} of {epochs:g}, last step written {age_word(age)}"
 
 
-def ago_word(seconds: float) -> str:
-    """A time span in one unit."""
+def age_word(age: float | None) -> str:
+    """How long ago something was, roughly enough that it need not be said anew all the time."""
+    if age is None:
+        return "some time ago"
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} seconds"
+        if age >= 2 * length:
+            return f"{age / length:.0f} {unit} ago"
+    return "just now"
 
 
 def highlights(lines: list[dict[str, Any]]) -> dict[str, str]:
@@ -68,7 +69,7 @@ def facts(
         "Backbone": f"{config.get('backbone')}, stem {config.get('stem')}, "
         f"width {config.get('width')}",
         "Data": str(config.get("data")),
-        "Images": "" if images is None else f"{images:,} of {size} by {size} px",
+        "Images": "" if not isinstance(images, int) else f"{images:,} of {size} by {size} px",
         "Epochs": word(config.get("epochs")),
         "Steps": f"{steps:,} of {config.get('batch_size')} images",
         "Precision": f"{config.get('precision')}",
@@ -84,7 +85,8 @@ def environment(card: dict[str, Any]) -> dict[str, str]:
         "source commit": card.get("git"),
         "torch": card.get("torch"),
     }
-    said |= card.get("environment") or {}
+    noted = card.get("environment")
+    said |= noted if isinstance(noted, dict) else {}
     said["weights written"] = card.get("written")
     return {name: str(value) for name, value in said.items() if value}
 
