@@ -2,13 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from lewel.cli import run
+from lewel.comparing import results_table
+from lewel.config import resolve, write_yaml
+from lewel.eval.results import Results
+from lewel.recipes import list_recipes, read_recipe
 from lewel.reporting import read_run, write_report
 from tests.report.making import NASTY, picture, random_gallery
 from tests.running import metrics, tiny_run
@@ -59,6 +66,30 @@ def test_results_are_those_of_the_table(copied: Path, capsys: pytest.CaptureFixt
     for cell in result.cells.values():
         assert cell in table
     assert sum(result.per_class.values()) > 0 and "1: " in result.sweep
+
+
+def test_the_papers_number_stands_beside_a_run_of_its_recipe(tmp_path: Path) -> None:
+    config = resolve(read_recipe("imagenet_lewel_b_100ep"), {"data": "imagenet"})
+    write_yaml(config, tmp_path / "config.yaml")
+    question = {"weights": "abc", "data": "imagenet"}
+    answer = {"backbone": "resnet50", "data": "imagenet", "images": 50_000}
+    classified = {"top1": 0.712, "top5": 0.9, "interval": [0.708, 0.716]}
+    Results(tmp_path).keep("linear", question, {**answer, **classified})
+    Results(tmp_path).keep("segment", question, {**answer, "mIoU": 0.5312, "seconds": 9.5})
+    linear, dense = read_run(tmp_path).results
+    stated = re.search(
+        r"linear top-1 ([\d.]+) \((.*?)[;)]", list_recipes()["imagenet_lewel_b_100ep"]
+    )
+    assert stated is not None
+    assert (
+        linear.cells["paper"] == f"{stated[1]} ({stated[2]})" and linear.cells["top-1"] == "71.2%"
+    )
+    assert dense.cells["more"] == "mIoU 0.5312" and dense.cells["top-1"] == ""
+    page = write_report([tmp_path], None).read_text(encoding="utf-8")
+    assert f"<td>{linear.cells['paper']}</td>" in page and "mIoU 0.5312" in page
+    table = Console(file=StringIO(), width=300)
+    table.print(results_table([tmp_path]))
+    assert "mIoU 0.5312" in table.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_several_runs_are_written_here(
