@@ -86,7 +86,8 @@ def test_the_papers_number_stands_beside_a_run_of_its_recipe(tmp_path: Path) -> 
     )
     assert dense.cells["more"] == "mIoU 0.5312" and dense.cells["top-1"] == ""
     page = write_report([tmp_path], None).read_text(encoding="utf-8")
-    assert f"<td>{linear.cells['paper']}</td>" in page and "mIoU 0.5312" in page
+    beside = f'<td class="main">71.2%</td><td>{linear.cells["paper"]}</td>'
+    assert beside in page and "mIoU 0.5312" in page
     table = Console(file=StringIO(), width=300)
     table.print(results_table([tmp_path]))
     assert "mIoU 0.5312" in table.file.getvalue()  # type: ignore[attr-defined]

@@ -20,6 +20,8 @@ from lewel.report.viewer import ShownGallery, shown_gallery
 TEMPLATES = Path(__file__).parent / "templates"
 LARGEST = 5_000_000  # bytes of a page, so that it can be mailed and opened on a phone
 BAD_SHOWN = 200
+# A phone shows the first few: what was asked, what came out, and the paper's number beside it.
+FIRST = ("run", "task", "method", "top-1", "paper", "95 %", "top-5", "more", "data")
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def pictures(runs: Sequence[ToldRun], detail: Detail) -> dict[str, Any]:
 def result_columns(runs: Sequence[ToldRun]) -> list[str]:
     """The columns in which some result says something; one run need not be named in each row."""
     every = [result.cells for run in runs for result in run.results]
-    names = dict.fromkeys(name for cells in every for name in cells)
+    names = dict.fromkeys([*FIRST, *(name for cells in every for name in cells)])
     told = [name for name in names if any(cells.get(name) for cells in every)]
     return [name for name in told if name != "run" or len(runs) > 1]
 
