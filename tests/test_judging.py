@@ -16,7 +16,7 @@ from torchvision import models
 from lewel.api import configure
 from lewel.backbones import find_network, open_backbone
 from lewel.cli import run
-from lewel.comparing import result_rows
+from lewel.comparing import numbers_of, result_rows
 from lewel.data.scenes import Scenes
 from lewel.data.sources import Data, Subset
 from lewel.errors import UserError
@@ -105,18 +105,20 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path: Path) -> None:
         ("linear", {"weights": "a"}, "food101"),
     ):
         answer = {**said, "task": task, "data": data, "interval": [0.4, 0.6]}
-        Results(tmp_path).keep(task, {**asked, "data": data}, answer)
-    assert {(row[1], row[3], row[4]): row[-1] for row in result_rows(tmp_path)} == {
-        ("-", "finetune 1%", "imagenet"): "56.1, top-5 79.9 (Table 2)",
-        ("-", "finetune 10%", "imagenet"): "68.7, top-5 88.9 (Table 2)",
-        ("supervised", "finetune 100%", "imagenet"): "",
-        ("-", "linear", "imagenet"): "72.8, top-5 91.0 (Table 1)",
+        question = {**asked, "data": data} | ({"epochs": 50, "lr": 1} if "labels" in asked else {})
+        Results(tmp_path).keep(task, question, answer)
+    rows = [row.cells for row in result_rows(tmp_path, numbers_of(tmp_path))]
+    assert {(row[1], row[3], row[4]): row[-1] for row in rows} == {
+        ("-", "finetune 1% (50 epochs)", "imagenet"): "top-1 56.1, top-5 79.9 (Table 2)",
+        ("-", "finetune 10% (50 epochs)", "imagenet"): "top-1 68.7, top-5 88.9 (Table 2)",
+        ("supervised", "finetune 100% (50 epochs)", "imagenet"): "",
+        ("-", "linear", "imagenet"): "top-1 72.8, top-5 91.0 (Table 1)",
         ("untrained", "linear", "imagenet"): "",
         ("-", "linear", "food101"): "",
     }
     config = config.model_copy(update={"epochs": 199})
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    assert {row[-1] for row in result_rows(tmp_path)} == {""}
+    assert numbers_of(tmp_path) == {}
 
 
 def test_recipes_state_the_papers_numbers() -> None:
@@ -125,8 +127,8 @@ def test_recipes_state_the_papers_numbers() -> None:
         stated = re.search(r"the paper: linear top-1 ([\d.]+) \(Tables? (\d)", about)
         assert (stated is None) == (name not in paper), name
         if stated is not None:
-            top1, _, table = paper[name]["linear"]
-            assert float(stated[1]) == top1 and stated[2] in table, name
+            numbers = paper[name]["linear"]
+            assert float(stated[1]) == numbers["top-1"] and stated[2] in numbers["where"], name
 
 
 def test_two_devices_find_the_same_answer(trained: Path, tmp_path: Path) -> None:

@@ -75,22 +75,21 @@ def test_the_papers_number_stands_beside_a_run_of_its_recipe(tmp_path: Path) -> 
     answer = {"backbone": "resnet50", "data": "imagenet", "images": 50_000}
     classified = {"top1": 0.712, "top5": 0.9, "interval": [0.708, 0.716]}
     Results(tmp_path).keep("linear", question, {**answer, **classified})
-    Results(tmp_path).keep("segment", question, {**answer, "mIoU": 0.5312, "seconds": 9.5})
+    Results(tmp_path).keep("segment", question, {**answer, "miou": 0.5312, "seconds": 9.5})
     linear, dense = read_run(tmp_path).results
     stated = re.search(
         r"linear top-1 ([\d.]+) \((.*?)[;)]", list_recipes()["imagenet_lewel_b_100ep"]
     )
     assert stated is not None
-    assert (
-        linear.cells["paper"] == f"{stated[1]} ({stated[2]})" and linear.cells["top-1"] == "71.2%"
-    )
-    assert dense.cells["more"] == "mIoU 0.5312" and dense.cells["top-1"] == ""
+    assert linear.cells["paper"] == f"top-1 {stated[1]}, top-5 90.5 ({stated[2]})"
+    assert linear.cells["result"] == "top-1 71.2%" and linear.cells["also"] == "top-5 90.0%"
+    assert dense.cells["result"] == "mIoU 53.1%"
     page = write_report([tmp_path], None).read_text(encoding="utf-8")
-    beside = f'<td class="main">71.2%</td><td>{linear.cells["paper"]}</td>'
-    assert beside in page and "mIoU 0.5312" in page
+    beside = f'<td class="main">top-1 71.2%</td><td>{linear.cells["paper"]}</td>'
+    assert beside in page and "mIoU 53.1%" in page
     table = Console(file=StringIO(), width=300)
     table.print(results_table([tmp_path]))
-    assert "mIoU 0.5312" in table.file.getvalue()  # type: ignore[attr-defined]
+    assert "mIoU 53.1%" in table.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_several_runs_are_written_here(

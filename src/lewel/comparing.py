@@ -1,7 +1,7 @@
-"""Results of one or several runs, side by side, with the paper's number where there is one."""
+"""Results of one or several runs, side by side, with the paper's numbers where there are any."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -11,70 +11,120 @@ from lewel.errors import UserError
 from lewel.eval.results import Entry, Results
 from lewel.recipes import list_recipes, paper_numbers, read_recipe
 
-COLUMNS = ("run", "method", "backbone", "task", "data", "top-1", "95 %", "top-5", "images", "paper")
+COLUMNS = ("run", "method", "backbone", "task", "data", "result", "95 %", "also", "images", "paper")
+# Which number of an answer is what; its result is the first that it has, the others stand beside.
+SHARES = {"top1": "top-1", "miou": "mIoU", "top5": "top-5"}
+MAPS = ("consistency", "pointing", "iou")  # of `lewel where`
+PAPER_DATA = "imagenet"  # what the paper's numbers were judged on
+
+
+class Row(NamedTuple):
+    """One question that was answered: a cell for each of COLUMNS, and the answer."""
+
+    cells: list[str]
+    answer: dict[str, Any]
+
+
+class Score(NamedTuple):
+    """One number of an answer, as it is printed."""
+
+    name: str
+    value: str
+    interval: str
 
 
 def results_table(runs: list[Path]) -> Table:
-    """A row for each question that was answered of each run."""
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, no_wrap=True)
+    """A row for each question that was answered of each run; columns that say something."""
+    cells: list[list[str]] = []
     for run in runs:
-        rows = result_rows(run)
+        if not run.is_dir():
+            raise UserError(f"{run} does not exist: expected a run folder.")
+        rows = result_rows(run, numbers_of(run))
         if not rows:
             raise UserError(f"{run} has no results yet: `lewel knn {run} --data ...` makes one.")
-        for row in rows:
-            table.add_row(*row)
+        cells += [row.cells for row in rows]
+    table = Table(box=None, pad_edge=False)
+    told = [index for index, column in enumerate(zip(*cells, strict=True)) if any(column)]
+    for index in told:
+        table.add_column(COLUMNS[index], no_wrap=True)
+    for row in cells:
+        table.add_row(*(row[index] for index in told))
     return table
 
 
-def result_rows(run: Path) -> list[list[str]]:
-    """All results of a run, a value for each of COLUMNS."""
-    if not run.is_dir():
-        raise UserError(f"{run} does not exist: expected a run folder.")
+def result_rows(run: Path, paper: dict[str, Any]) -> list[Row]:
+    """All results of a run, beside the paper's numbers by task."""
     file = weights_file(run) if (run / "backbone.safetensors").exists() else None
     card = {} if file is None else read_card(file)
-    results, paper = Results(run), numbers_of(run)
-    entries = [entry for task in results.tasks() for entry in results.entries(task)]
-    entries = [entry for entry in entries if "top1" in entry["answer"]]
-    return [row_of(run, card, entry, paper) for entry in entries]
-
-
-def row_of(run: Path, card: dict[str, Any], entry: Entry, paper: dict[str, Any]) -> list[str]:
-    """One question and its answer."""
-    question, answer = entry["question"], entry["answer"]
-    task, (low, high) = task_of(entry), answer["interval"]
-    fresh = question["weights"] == "untrained"
-    learns = "labels" in question
-    method = "supervised" if fresh and learns else "untrained" if fresh else card.get("method", "-")
-    number = "" if fresh or answer["data"] != "imagenet" else stated(paper.get(task))
+    results = Results(run)
     return [
-        run.name,
-        method,
-        answer["backbone"],
-        task + (f" (k = {answer['k']})" if "k" in answer else ""),
-        answer["data"],
-        f"{answer['top1']:.1%}",
-        f"{100 * low:.1f}-{100 * high:.1f}",
-        f"{answer['top5']:.1%}",
-        f"{answer['images']:,}",
-        number,
+        Row(cells_of(run, card, task, entry, paper), entry["answer"])
+        for task in results.tasks()
+        for entry in results.entries(task)
     ]
 
 
-def task_of(entry: Entry) -> str:
+def cells_of(
+    run: Path, card: dict[str, Any], task: str, entry: Entry, paper: dict[str, Any]
+) -> list[str]:
+    """One question and its answer."""
+    question, answer = entry["question"], entry["answer"]
+    learns, fresh = "lr" in question, question["weights"] == "untrained"
+    asked = task_of(task, question)
+    main, *others = scores_of(answer)
+    comparable = answer["data"] == PAPER_DATA and not fresh
+    return [
+        run.name,
+        ("supervised" if learns and asked != "linear" else "untrained")
+        if fresh
+        else card.get("method", "-"),
+        answer["backbone"],
+        described(asked, task, question, answer),
+        answer["data"],
+        f"{main.name} {main.value}",
+        main.interval,
+        ", ".join(f"{score.name} {score.value}" for score in others),
+        f"{answer['images']:,}" if "images" in answer else "",
+        stated(paper.get(asked)) if comparable else "",
+    ]
+
+
+def scores_of(answer: dict[str, Any]) -> list[Score]:
+    """The numbers of an answer, the main one first."""
+    if "rivals" in answer:
+        found = {name: answer["rivals"]["run"].get(name) for name in MAPS}
+        return [
+            Score(name, f"{one['value']:.3f}", "{:.3f}-{:.3f}".format(*one["interval"]))
+            for name, one in found.items()
+            if one is not None and one["value"] is not None
+        ] or [Score("", "", "")]
+    low, high = answer.get("interval", (0.0, 0.0))
+    interval = f"{100 * low:.1f}-{100 * high:.1f}" if "interval" in answer else ""
+    shares = [(name, answer[key]) for key, name in SHARES.items() if key in answer]
+    return [Score(name, f"{value:.1%}", interval) for name, value in shares] or [Score("", "", "")]
+
+
+def task_of(task: str, question: dict[str, Any]) -> str:
     """The task as the paper's tables tell it: fine-tuning by its share of the labels."""
-    labels = entry["question"].get("labels")
-    task: str = entry["answer"]["task"]
+    labels = question.get("labels")
     return task if labels is None else f"{task} {labels if labels.endswith('%') else 'by list'}"
 
 
-def stated(number: list[Any] | None) -> str:
-    """The paper's top-1, top-5 and table in words."""
-    if number is None:
+def described(asked: str, task: str, question: dict[str, Any], answer: dict[str, Any]) -> str:
+    """A task with what tells two questions of it apart."""
+    if "k" in answer:
+        return f"{asked} (k = {answer['k']})"
+    if "epochs" in question and task != "linear_fast":
+        return f"{asked} ({question['epochs']} epochs)"
+    return asked
+
+
+def stated(numbers: dict[str, Any] | None) -> str:
+    """The paper's numbers and their table in words."""
+    if numbers is None:
         return ""
-    top1, top5, where = number
-    return f"{top1} ({where})" if top5 == "-" else f"{top1}, top-5 {top5} ({where})"
+    told = [f"{name} {number}" for name, number in numbers.items() if name != "where"]
+    return f"{', '.join(told)} ({numbers['where']})"
 
 
 def numbers_of(run: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lewel.interop.weights import fill, read_weights
 from lewel.nn.heads import Encoder
 from lewel.report.gallery import Gallery, SeenImage, SeenView
 from lewel.report.overlays import grid, png
-from lewel.report.still import still_page
+from lewel.report.page import gallery_page
 from lewel.train.folder import RunFolder
 
 BATCH = 32  # images at a time
@@ -141,6 +141,16 @@ def gallery_of(
     )
 
 
+def gallery_of_run(run: Path) -> Gallery | None:
+    """The maps of a run's own images for judging; None before it has written a network."""
+    folder = RunFolder(run)
+    if not (folder.config.exists() and folder.backbone.exists() and folder.heads.exists()):
+        return None
+    config = resolve(read_yaml(folder.config), {})
+    data = open_data(config.data, image_size=config.image_size, classes=config.classes)
+    return gallery_of(run, data.val or data.unlabelled)
+
+
 def _choose(maps: list[Tensor], look: Look, rule: Rule, n: int) -> tuple[list[int], str]:
     """The numbers of the maps to show, and the rule that chose them in words."""
     flat = torch.cat(maps).flatten(2)  # over the whole images and their views alike
@@ -164,7 +174,8 @@ def write_gallery(gallery: Gallery, out: Path) -> list[Path]:
     """The gallery as maps.png and maps.html in a folder."""
     out.mkdir(parents=True, exist_ok=True)
     picture, page = out / "maps.png", out / "maps.html"
-    content, text = png(grid(gallery)), still_page(gallery)
+    content, text = png(grid(gallery)), gallery_page(gallery)
     write_atomically(picture, lambda aside: aside.write_bytes(content))
-    write_atomically(page, lambda aside: aside.write_text(text, encoding="utf-8"))
+    # A file's name may hold bytes that are no text.
+    write_atomically(page, lambda aside: aside.write_bytes(text.encode("utf-8", "replace")))
     return [picture, page]

@@ -23,8 +23,8 @@ def list_recipes(kind: str = "pretrain") -> dict[str, str]:
     return out
 
 
-def paper_numbers() -> dict[str, dict[str, list[Any]]]:
-    """Recipe -> task -> the paper's top-1, top-5 and table."""
+def paper_numbers() -> dict[str, dict[str, dict[str, Any]]]:
+    """Recipe -> task -> the paper's numbers by name, and where they stand."""
     return read_yaml(recipe_folder() / "paper.yaml")
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from lewel.comparing import COLUMNS, MORE, Row, paper_number, result_rows
+from lewel.comparing import COLUMNS, Row, numbers_of, result_rows
 from lewel.config import resolve
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
+from lewel.looking import gallery_of_run
 from lewel.report.gallery import Gallery
 from lewel.report.page import report_page
 from lewel.report.told import Picture, Result, ToldRun
@@ -29,11 +30,6 @@ from lewel.train.folder import RunFolder
 
 Look = Callable[[Path], Gallery | None]
 MISTAKES = 5  # confusions that are told of a result
-
-
-def gallery_of_run(run: Path) -> Gallery | None:
-    """The maps of a run's own validation images; none before there is a command for them."""
-    return None
 
 
 def write_report(runs: list[Path], out: Path | None, look: Look = gallery_of_run) -> Path:
@@ -158,7 +154,7 @@ class Reader:
     def results(self) -> tuple[Result, ...]:
         """All results, beside the paper's numbers."""
         try:
-            paper = paper_number(self.run)
+            paper = numbers_of(self.run)
         except UserError:  # said already, where the settings were read
             paper = {}
         try:
@@ -206,7 +202,7 @@ def result(row: Row) -> Result:
     wrong = sorted(wrong, key=lambda entry: -entry[2])[:MISTAKES]
     sweep = ", ".join(f"{k}: {share:.1%}" for k, share in answer.get("sweep", {}).items())
     return Result(
-        cells=dict(zip((*COLUMNS, MORE), row.cells, strict=True)),
+        cells=dict(zip(COLUMNS, row.cells, strict=True)),
         per_class={name: float(share) for name, share in answer.get("per_class", {}).items()},
         mistakes=tuple(
             f"{classes[true]} taken for {classes[said]} ({count:,})" for true, said, count in wrong

@@ -5,10 +5,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from lewel.errors import UserError
+from lewel.looking import gallery_of_run
 from lewel.report.gallery import Gallery
 from lewel.report.page import report_page
 from lewel.report.words import age_word
-from lewel.reporting import Look, Reader, gallery_of_run, read_run
+from lewel.reporting import Look, Reader, read_run
 from lewel.train.folder import RunFolder
 
 HOST = "127.0.0.1"

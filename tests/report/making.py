@@ -59,7 +59,7 @@ def made_run(name: str = "made", **changes: Any) -> ToldRun:
         "facts": {"Method": "LEWEL_B"},
         "settings": {"seed": "0", "optim.lr": "0.1"},
         "metrics": metric_lines(300),
-        "results": (Result({**cells, "top-1": "53.6%"}, {"tent": 0.5, "<b>gear": 0.25}),),
+        "results": (Result({**cells, "result": "top-1 53.6%"}, {"tent": 0.5, "<b>gear": 0.25}),),
         "environment": {"torch": "2.6"},
         "bad_images": ((NASTY, "not an image"),),
         "gallery": random_gallery(),

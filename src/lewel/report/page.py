@@ -21,7 +21,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 LARGEST = 5_000_000  # bytes of a page, so that it can be mailed and opened on a phone
 BAD_SHOWN = 200
 # A phone shows the first few: what was asked, what came out, and the paper's number beside it.
-FIRST = ("run", "task", "method", "top-1", "paper", "95 %", "top-5", "more", "data")
+FIRST = ("run", "task", "method", "result", "paper", "95 %", "also", "data")
 
 
 @dataclass(frozen=True)
