@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lewel.errors import UserError
-from lewel.interop.weights import fill, network_in, read_config, read_weights
+from lewel.interop.weights import fill, network_in, read_config, read_weights, some
 from lewel.nn.backbone import (
     RESNETS,
     STOCK,
@@ -103,6 +103,14 @@ def weights_file(what: str | Path) -> Path | None:
     return path if path.is_file() else None
 
 
+def folder_for(what: str | Path) -> Path:
+    """Where that goes which is made of a backbone: its own run folder, else runs/NAME."""
+    file = weights_file(what)
+    if file is None:
+        return Path("runs") / str(what).replace("/", "-")
+    return file.parent if (file.parent / "card.json").exists() else Path("runs") / file.stem
+
+
 def find_network(
     what: str | Path, backbone: str | None = None, image_size: int | None = None
 ) -> Network:
@@ -136,16 +144,28 @@ def find_network(
 
 def which_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
     """The ResNet whose tensors these are, told by their names and shapes."""
-    if "layer4.0.conv1.weight" in tensors:
+    lacks = ""
+    if "conv1.weight" in tensors and tensors["conv1.weight"].ndim == 4:
         width, _, kernel, _ = tensors["conv1.weight"].shape
         stem = "imagenet" if kernel == 7 else "small"
         shapes = {n: v.shape for n, v in tensors.items() if n.startswith(("conv1", "bn1", "layer"))}
+        most = 0.5  # less in common is no likeness
         for name in RESNETS:
             with torch.device("meta"):
                 wanted = build_resnet(name, stem=stem, width=width).state_dict()  # type: ignore[arg-type]
             same = {n: v.shape for n, v in wanted.items() if n in shapes or "num_batches" not in n}
             if same == shapes:
                 return Network(name, stem, width)
+            missing = [n for n, shape in same.items() if shapes.get(n) != shape]
+            share = 1 - len(missing) / len(same)
+            if missing and share > most:
+                most = share
+                lacks = f"it lacks {len(missing)} tensors of {name}, {some(missing)}"
+    if lacks:
+        raise UserError(
+            f"{what} is not a whole ResNet ({lacks}): mend it, or say by --backbone which network "
+            "it is and take what fits by --partial."
+        )
     raise UserError(
         f"{what} is not a ResNet that we know: say which network it is, with --backbone timm/NAME."
     )

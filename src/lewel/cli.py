@@ -9,7 +9,7 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import judging, looking, reporting, training
+from lewel.commands import exchanging, judging, looking, reporting, training
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 
@@ -31,8 +31,10 @@ for command in (
     looking.where,
     reporting.report,
     reporting.watch,
+    exchanging.export,
 ):
     app.command(command)
+app.command(exchanging.import_, name="import")
 
 
 def main() -> None:

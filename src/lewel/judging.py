@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from lewel.backbones import Network, find_network, open_backbone, weights_file
+from lewel.backbones import Network, find_network, folder_for, open_backbone, weights_file
 from lewel.data.sources import Data, Source, digest, open_data
 from lewel.errors import RunError, UserError
 from lewel.eval.features import Extractor
@@ -83,9 +83,7 @@ class Subject:
         self.what, self.config = what, config
         self.network = find_network(what, config.backbone, config.image_size)
         file = weights_file(what)
-        if file is None and out is None:
-            out = Path("runs") / str(what).replace("/", "-")
-        self.results = Results(out or _folder_of(file))  # type: ignore[arg-type]
+        self.results = Results(out or folder_for(what))
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
         self.train, self.val = opens(config, self.network)
@@ -102,13 +100,6 @@ class Subject:
             "train": digest(self.train)[:16],
             "val": digest(self.val)[:16],
         }
-
-
-def _folder_of(file: Path) -> Path:
-    """A run folder for a run's own weights, else runs/NAME."""
-    if (file.parent / "card.json").exists():
-        return file.parent
-    return Path("runs") / file.stem
 
 
 @dataclass

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lewel.errors import UserError
+from lewel.interop.export import from_detectron2, is_detectron2
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
 CODE = re.compile(r"GLOBAL ([\w.]+)")  # what torch refuses to call
@@ -30,6 +32,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             return load_file(file)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
+    if file.suffix == ".pkl" and not is_zipfile(file):
+        raise UserError(
+            f"{file} is a pickle, which could run code: not loaded. Where you trust it, save its "
+            "arrays as tensors in a .pth file ({'model': ...} in detectron2)."
+        )
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint fails in many ways
@@ -43,7 +50,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     tensors = _tensors_in(content)
     if not tensors:
         raise UserError(f"{file} holds no tensors by name: expected a state_dict.")
-    return tensors
+    return from_detectron2(tensors) if is_detectron2(list(tensors)) else tensors
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -72,12 +79,12 @@ def load_weights(net: nn.Module, path: str | Path) -> None:
     fill(net, read_weights(path), str(path))
 
 
-def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = False) -> None:
+def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = False) -> list[str]:
     """Fill a network with tensors that fit all of its own, under whatever prefix they stand.
 
     `online_net.backbone.`, `module.encoder_q.`, `backbone.` and so on are found by what follows
     them; a classifier, projectors and other networks of the file are left aside. With `partial`
-    what does not fit stays as it is.
+    what does not fit stays as it is. Returns the names of those of its tensors that stayed.
     """
     wanted = net.state_dict()
     here = network_in(tensors, next(iter(wanted)), wanted)
@@ -89,7 +96,7 @@ def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = 
     elif missing:
         raise UserError(
             f"{what} lacks {len(missing)} of the network's {len(wanted)} tensors "
-            f"({_some(missing)}; it has {_some(list(tensors))}): is it the same network?"
+            f"({some(missing)}; it has {some(list(tensors))}): is it the same network?"
         )
     elif misfit:
         name = misfit[0]
@@ -99,6 +106,7 @@ def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = 
             "--backbone, --width, --stem and --image-size."
         )
     net.load_state_dict(found, strict=False)
+    return [name for name in wanted if name not in found and "num_batches" not in name]
 
 
 def network_in(
@@ -123,5 +131,6 @@ def network_in(
     return found[max(found, key=rank)] if found else {}
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first few of many names."""
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -67,14 +67,19 @@ def _remake_stages(
 
 def build_timm(name: str, image_size: int) -> nn.Module:
     """A timm network without classifier and pooling, for images of this size."""
+    return build_timm_with_settings(name, image_size)[0]
+
+
+def build_timm_with_settings(name: str, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A timm network without classifier and pooling, and the settings that it took beside these."""
     import timm
 
     # Transformers have to know the size, and would rename their norm for average pooling.
     size: dict[str, Any] = {"img_size": image_size}
     for extra in ({**size, "fc_norm": False}, size):
         with suppress(TypeError):  # other networks know no such settings
-            return timm.create_model(name, num_classes=0, global_pool="", **extra)
-    return timm.create_model(name, num_classes=0, global_pool="")
+            return timm.create_model(name, num_classes=0, global_pool="", **extra), extra
+    return timm.create_model(name, num_classes=0, global_pool=""), {}
 
 
 class Backbone(nn.Module):
@@ -138,10 +143,27 @@ def grid_tokens(features: Tensor) -> Tensor:
     return features.flatten(2).transpose(1, 2)
 
 
+FORMATS = ("torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export")
+GRAPHS = ("onnx", "torch-export")  # hold the network itself, and so take any
+
+
 def exports_of(name: str, stem: Stem, width: int) -> tuple[str, ...]:
     """The formats that a backbone can be exported to, by what other projects can build."""
+    return tuple(to for to in FORMATS if obstacle(to, name, stem, width) is None)
+
+
+def obstacle(to: str, name: str, stem: Stem, width: int) -> str | None:
+    """Why another project cannot build a backbone; None where it can."""
+    if to in GRAPHS:
+        return None
     if name.startswith("timm/"):
-        return ("timm", "onnx", "torch-export")
-    if name == "resnet10" or stem != "imagenet" or width != STOCK:
-        return ("onnx", "torch-export")
-    return ("torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export")
+        return None if to == "timm" else f"{to} has no {name}"
+    if stem != "imagenet":
+        return f"{to}'s ResNets begin with a 7x7 convolution and a max-pool, not a {stem} stem"
+    if width != STOCK:
+        return f"{to}'s ResNets begin with {STOCK} channels, not {width}"
+    if name == "resnet10" and to in ("detectron2", "mmseg"):
+        return f"{to}'s smallest ResNet has 18 layers, not 10"
+    if name.startswith("wide_") and to == "mmseg":
+        return "mmseg has no wide ResNets"
+    return None

@@ -1,0 +1,74 @@
+"""The lines that an export prints, pasted, give our features in torchvision, timm and others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torchvision import models
+
+from lewel.backbones import build_backbone, plain
+from lewel.cli import run
+from lewel.nn.backbone import RESNETS, build_resnet, exports_of
+from tests.conftest import randomise_statistics
+
+
+def paste(printed: str, **given: Any) -> dict[str, Any]:
+    """The names that the printed lines define."""
+    lines = printed.split("load it:\n")[1].splitlines()
+    exec("\n".join(line.strip() for line in lines), given)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "size"),
+    [
+        ("resnet18", "torchvision", 64),
+        ("resnet10", "torchvision", 64),
+        ("resnet18", "timm", 64),
+        ("resnet10", "timm", 64),
+        ("resnet10", "onnx", 32),
+        ("resnet10", "torch-export", 32),
+        ("timm/vit_tiny_patch16_224", "timm", 32),
+        ("timm/beit_base_patch16_224", "timm", 32),
+        ("timm/convnext_atto", "timm", 64),
+        ("timm/mobilenetv3_small_050", "onnx", 32),
+        ("timm/vit_tiny_patch16_224", "torch-export", 32),
+    ],
+)
+def test_the_printed_lines_load_what_was_exported(
+    name: str, to: str, size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = plain(build_backbone(name, "imagenet", 64, size)).eval()
+    randomise_statistics(net)
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    flags = ["--backbone", name, "--image-size", str(size), "--out", str(tmp_path / "there")]
+    assert run(["export", str(tmp_path / "weights.pth"), "--to", to, *flags]) == 0
+    images = torch.randn(3, 3, size, size)
+    with torch.no_grad():
+        expected = net(images)
+        given = images.numpy() if to == "onnx" else images
+        found = paste(capsys.readouterr().out, images=given)
+        features = found["features"] if "features" in found else found["net"].eval()(images)
+    if to == "torchvision":
+        assert torch.equal(features, expected)
+    else:
+        close = 1e-4 * max(1.0, float(expected.abs().max()))
+        assert torch.allclose(torch.as_tensor(features), expected, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("name", RESNETS)
+def test_torchvision_and_timm_can_build_what_we_say_they_can(name: str) -> None:
+    with torch.device("meta"):
+        ours = {n: v.shape for n, v in build_resnet(name).state_dict().items()}
+        if name != "resnet10":
+            for theirs in (models.get_model(name), timm.create_model(name, num_classes=0)):
+                state = theirs.state_dict()
+                assert ours == {n: v.shape for n, v in state.items() if not n.startswith("fc.")}
+    allowed = exports_of(name, "imagenet", 64)
+    assert {"torchvision", "timm", "onnx", "torch-export"} <= set(allowed)
+    assert ("detectron2" in allowed) == (name != "resnet10")
+    assert ("mmseg" in allowed) == (name != "resnet10" and not name.startswith("wide"))
+    assert exports_of(name, "medium", 64) == exports_of(name, "imagenet", 32)
+    assert exports_of(name, "small", 64) == ("onnx", "torch-export")
