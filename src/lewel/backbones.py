@@ -157,7 +157,7 @@ def which_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
             if same == shapes:
                 return Network(name, stem, width)
             missing = [n for n, shape in same.items() if shapes.get(n) != shape]
-            share = 1 - len(missing) / len(same)
+            share = (len(same) - len(missing)) / max(len(same), len(shapes))
             if missing and share > most:
                 most = share
                 lacks = f"it lacks {len(missing)} tensors of {name}, {some(missing)}"

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torchvision import models
 
 from lewel.backbones import build_backbone, plain
 from lewel.cli import run
@@ -31,9 +30,7 @@ def paste(printed: str, **given: Any) -> dict[str, Any]:
         ("resnet10", "onnx", 32),
         ("resnet10", "torch-export", 32),
         ("timm/vit_tiny_patch16_224", "timm", 32),
-        ("timm/beit_base_patch16_224", "timm", 32),
         ("timm/convnext_atto", "timm", 64),
-        ("timm/mobilenetv3_small_050", "onnx", 32),
         ("timm/vit_tiny_patch16_224", "torch-export", 32),
     ],
 )
@@ -59,13 +56,12 @@ def test_the_printed_lines_load_what_was_exported(
 
 
 @pytest.mark.parametrize("name", RESNETS)
-def test_torchvision_and_timm_can_build_what_we_say_they_can(name: str) -> None:
+def test_others_can_build_what_we_say_they_can(name: str) -> None:
     with torch.device("meta"):
         ours = {n: v.shape for n, v in build_resnet(name).state_dict().items()}
         if name != "resnet10":
-            for theirs in (models.get_model(name), timm.create_model(name, num_classes=0)):
-                state = theirs.state_dict()
-                assert ours == {n: v.shape for n, v in state.items() if not n.startswith("fc.")}
+            theirs = timm.create_model(name, num_classes=0).state_dict()
+            assert ours == {n: v.shape for n, v in theirs.items()}
     allowed = exports_of(name, "imagenet", 64)
     assert {"torchvision", "timm", "onnx", "torch-export"} <= set(allowed)
     assert ("detectron2" in allowed) == (name != "resnet10")

@@ -67,7 +67,7 @@ def mmseg_checkpoint(tensors: Tensors) -> dict[str, Any]:
 
 
 def from_mmseg(tensors: Tensors) -> Tensors:
-    """The tensors of a backbone of mmseg, alone or inside a segmentor, under torchvision's names."""
+    """A backbone of mmseg, alone or inside a segmentor, under torchvision's names."""
     return {name.removeprefix("backbone."): value for name, value in tensors.items()}
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 
 OPSET = 18
@@ -47,15 +47,20 @@ class FeatureGraph(nn.Module):
         side = round(tokens.shape[1] ** 0.5)
         if side**2 != tokens.shape[1]:
             return ()
-        return (tokens.transpose(1, 2).unflatten(2, (side, side)),)
+        return (tokens.transpose(1, 2).reshape(x.shape[0], -1, side, side),)
 
 
 def trace(net: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
     """The graph of a network for images (B, 3, S, S) of this size, any B."""
-    batch = torch.export.Dim("batch", min=1, max=65536)
-    return torch.export.export(
-        FeatureGraph(net).eval(), (images,), dynamic_shapes={"images": {0: batch}}
-    )
+    free = {"images": {0: torch.export.Dim("batch", min=1, max=65536)}}
+    try:
+        return torch.export.export(FeatureGraph(net).eval(), (images,), dynamic_shapes=free)
+    except Exception as error:  # what torch cannot trace fails in many ways
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        raise RunError(
+            f"torch.export cannot trace this network for any number of images ({reason}): choose "
+            "another --to."
+        ) from None
 
 
 def write_program(path: Path, net: nn.Module, images: Tensor) -> None:
