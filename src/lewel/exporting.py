@@ -103,7 +103,7 @@ def _refuse_impossible(what: str, to: str, network: Network) -> None:
         possible = exports_of(network.name, network.stem, network.width)  # type: ignore[arg-type]
         raise UserError(
             f"{what} cannot become a network of {to} ({reason}): use --to {' or '.join(possible)}, "
-            "which hold the network itself, or lewel.load_backbone in Python."
+            "or lewel.load_backbone in Python."
         )
 
 
@@ -181,9 +181,10 @@ def _to_detectron2(work: Work) -> Exported:
     text += yaml.safe_dump(settings, sort_keys=False)
     write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
     loading = (
-        "cfg = detectron2.config.get_cfg()",
-        "cfg.merge_from_file(detectron2.model_zoo.get_config_file("
-        "'COCO-Detection/faster_rcnn_R_50_FPN_1x.yaml'))",
+        "from detectron2 import config, model_zoo",
+        "cfg = config.get_cfg()  # then any config with a ResNet, such as",
+        "cfg.merge_from_file("
+        "model_zoo.get_config_file('COCO-Detection/faster_rcnn_R_50_FPN_1x.yaml'))",
         f"cfg.merge_from_file({str(config)!r})",
     )
     many = len(checkpoint["model"])
@@ -200,8 +201,9 @@ def _to_mmseg(work: Work) -> Exported:
     text += f"model = {pformat(settings, sort_dicts=False, width=100)}\n"
     write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
     loading = (
-        "cfg = mmengine.Config.fromfile('configs/fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py')",
-        f"cfg.merge_from_dict(dict(model=mmengine.Config.fromfile({str(config)!r}).model))",
+        "from mmengine import Config",
+        "cfg = Config.fromfile('configs/fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py')",
+        f"cfg.merge_from_dict(dict(model=Config.fromfile({str(config)!r}).model))",
     )
     return Exported((path, config), f"all {len(tensors)} tensors, read back, are equal", loading)
 

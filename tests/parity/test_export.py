@@ -25,10 +25,8 @@ def paste(printed: str, **given: Any) -> dict[str, Any]:
     [
         ("resnet18", "torchvision", 64),
         ("resnet10", "torchvision", 64),
-        ("resnet18", "timm", 64),
         ("resnet10", "timm", 64),
         ("resnet10", "onnx", 32),
-        ("resnet10", "torch-export", 32),
         ("timm/vit_tiny_patch16_224", "timm", 32),
         ("timm/convnext_atto", "timm", 64),
         ("timm/vit_tiny_patch16_224", "torch-export", 32),
