@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from lewel.backbones import MEAN, STD, build_backbone
 from lewel.config import PretrainConfig
 from lewel.data.loader import Order, TwoViews
-from lewel.data.sources import Data, Source
+from lewel.data.sources import Data, Source, blocks_of
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
 from lewel.eval.features import Extractor
@@ -159,8 +159,11 @@ def peak_rate(config: PretrainConfig) -> float:
     return config.optim.lr * config.batch_size / config.optim.lr_batch_size
 
 
-def build_plan(config: PretrainConfig, images: int, device: torch.device, place: Placement) -> Plan:
+def build_plan(
+    config: PretrainConfig, source: Source, device: torch.device, place: Placement
+) -> Plan:
     """The course of the run: order of the data, schedule, intervals."""
+    images = len(source)
     parts = place.ranks * config.accumulate
     if config.batch_size % parts or config.batch_size < 2 * parts:
         raise UserError(
@@ -172,7 +175,15 @@ def build_plan(config: PretrainConfig, images: int, device: torch.device, place:
             f"The batch size {config.batch_size} is larger than the data ({images} images): "
             f"use --batch-size {max(2, images // 2)} or less."
         )
-    order = Order(images, config.batch_size, config.seed, config.accumulate, rank(), place.ranks)
+    order = Order(
+        images,
+        config.batch_size,
+        config.seed,
+        config.accumulate,
+        rank(),
+        place.ranks,
+        blocks_of(source),
+    )
     return Plan(
         order=order,
         steps=config.epochs * order.steps_per_epoch,

@@ -9,7 +9,7 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import exchanging, judging, looking, reporting, training
+from lewel.commands import exchanging, judging, looking, packing, reporting, training
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 
@@ -22,6 +22,7 @@ app = App(
 for command in (
     training.pretrain,
     training.recipes,
+    packing.pack,
     judging.knn,
     judging.linear,
     judging.finetune,

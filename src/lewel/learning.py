@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from lewel.data.loader import Batch, Order, Samples, TwoViews
-from lewel.data.sources import Source, Subset
+from lewel.data.sources import Source, Subset, blocks_of
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
 from lewel.eval.linear import DECAYS, RATES, sweep
@@ -118,7 +118,7 @@ def learn(job: Job, source: Source, *, frozen: bool) -> Classifier:
     assert isinstance(config, LearnConfig) and source.labels is not None
     assert source.classes is not None
     model = Classifier(job.extractor.backbone, len(source.classes), frozen=frozen)  # type: ignore[arg-type]
-    plan = plan_of(job, len(source))
+    plan = plan_of(job, source)
     labels = torch.from_numpy(source.labels)
     recipe = ViewRecipe(
         crop_scale=config.crop_scale, jitter_probability=0.0, grey=0.0, blur=0.0, solarise=0.0
@@ -183,15 +183,16 @@ def train_judged(
     return model
 
 
-def plan_of(job: Job, images: int) -> Plan:
+def plan_of(job: Job, source: Source) -> Plan:
     """The course of the learning; a batch larger than the data becomes the data."""
+    images = len(source)
     config, network, ranks = job.subject.config, job.subject.network, job.place.ranks
     assert isinstance(config, LearnConfig)
     batch = min(config.batch_size, images) // ranks * ranks
     if batch < 2:
         raise UserError(f"{images} images are too few for {ranks} devices: use --devices 1.")
     rate = config.lr * batch / config.lr_batch_size
-    order = Order(images, batch, config.seed, 1, rank(), ranks)
+    order = Order(images, batch, config.seed, 1, rank(), ranks, blocks_of(source))
     return Plan(
         order=order,
         steps=config.epochs * order.steps_per_epoch,

@@ -54,7 +54,7 @@ class Parts:
     ) -> None:
         self.config, self.data, self.place, self.fabric = config, data, place, fabric
         with memory_explained():
-            self.plan = build_plan(config, len(data.unlabelled), fabric.device, place)
+            self.plan = build_plan(config, data.unlabelled, fabric.device, place)
             self.method = build_method(config, len(data.unlabelled), place.ranks)
         goes_on = path is not None and any(RunFolder(path).checkpoints.glob("step-*.pt"))
         if config.init is not None and not goes_on:

@@ -147,7 +147,7 @@ def embed(
     backbone
         A run folder, a file of weights, or a network's name.
     data
-        A folder of images, a list, a data set's name, or `scenes`.
+        A folder of images, a list, a data set's name, `scenes`, or packed data.
     out
         A .parquet or .npz file; by default features.npz in the run folder, or here.
     image_size

@@ -25,7 +25,8 @@ def pretrain(
     ----------
     data
         A folder of images, a text file of paths, a CSV with path and label, a data set's name
-        (cifar10, stl10, food101, imagenet, ...), or `scenes`.
+        (cifar10, stl10, food101, imagenet, ...), `scenes`, or packed data (`lewel pack`), also by
+        its URL.
     recipe
         A recipe by name (`lewel recipes`) or a YAML file; flags override it.
     out

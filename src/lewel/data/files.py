@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lewel.data.images import read_image
+from lewel.data.images import load_bytes, read_image
+from lewel.data.names import Names
 
 
 class Files:
@@ -27,14 +28,10 @@ class Files:
         self.name = name or os.path.basename(self.root) or "images"
         self.classes = classes
         self.labels = None if labels is None else np.fromiter(labels, np.int64, len(paths))
-        # Two arrays, not a list: a forked worker that reads a list of a million strings touches
-        # every reference count, and so copies the whole list into its own memory.
-        encoded = [os.fsencode(path) for path in paths]
-        self._characters = np.frombuffer(b"".join(encoded), np.uint8)
-        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        self._paths = Names.of(paths)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._paths)
 
     def without_labels(self) -> "Files":
         """The same images, of which nothing is known."""
@@ -46,9 +43,10 @@ class Files:
         """The image, uint8 (3, H, W); raises UnreadableImage."""
         return read_image(os.path.join(self.root, self.describe(index)))
 
+    def load(self, index: int) -> bytearray:
+        """The file's bytes as they are; raises UnreadableImage."""
+        return load_bytes(os.path.join(self.root, self.describe(index)))
+
     def describe(self, index: int) -> str:
         """The path as it was given: relative to the root, or absolute."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        start = self._ends[index - 1] if index else 0
-        return os.fsdecode(self._characters[start : self._ends[index]].tobytes())
+        return self._paths[index]

@@ -22,6 +22,7 @@ MAX_PIXELS: Final = 178_956_970
 # decoding); encoders write about ten.
 MAX_SCANS: Final = 500
 
+_NO_IMAGE: Final = "not a JPEG, PNG, WebP, BMP, TIFF or GIF image"
 _ORIENTATION_TAG: Final = 0x0112
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -46,21 +47,32 @@ class UnreadableImage(Exception):
 
 def read_image(path: str | Path) -> torch.Tensor:
     """Read the image at a path: uint8 (3, H, W) RGB, the right way up, channels last in memory."""
-    data, kind = _load_bytes(path)
-    if kind == "JPEG":
-        frame = _jpeg_frame(data)
-        # torchvision (libjpeg-turbo) is two to three times as fast as Pillow. Pillow takes what is
-        # not plain: four components (its CMYK rules are the reference) and headers out of order.
-        if frame is not None and frame[1] in (1, 3):
-            return _decode_jpeg(data)
+    return decode_image(load_bytes(path))
+
+
+def decode_image(data: bytearray) -> torch.Tensor:
+    """Decode a whole image file: uint8 (3, H, W) RGB, upright, channels last in memory."""
+    kind = kind_of(data)
+    if kind is None:
+        raise UnreadableImage(_NO_IMAGE)
+    # torchvision (libjpeg-turbo) is two to three times as fast as Pillow. Pillow takes what is
+    # not plain: four components (its CMYK rules are the reference) and headers out of order.
+    if plain_jpeg(data):
+        return _decode_jpeg(data)
     # PNG stays with Pillow: torchvision 0.29's decoder is no faster on photographs, warns on
     # stderr about common colour profiles, and a damaged file kills the process (segmentation
     # fault in its error path).
     return _decode_with_pillow(data, kind)
 
 
-def _load_bytes(path: str | Path) -> tuple[bytearray, str]:
-    """The file's bytes and its kind, told by its first bytes: suffixes are often wrong."""
+def plain_jpeg(data: bytearray) -> bool:
+    """Whether this is a grey or RGB JPEG with a plain header, as every reader takes it."""
+    frame = _jpeg_frame(data) if kind_of(data) == "JPEG" else None
+    return frame is not None and frame[1] in (1, 3)
+
+
+def load_bytes(path: str | Path) -> bytearray:
+    """The bytes of an image file."""
     try:
         status = os.stat(path)
         # Opening a named pipe would wait for ever.
@@ -69,9 +81,8 @@ def _load_bytes(path: str | Path) -> tuple[bytearray, str]:
         if status.st_size == 0:
             raise UnreadableImage("empty file")
         with open(path, "rb") as file:
-            kind = _kind(file.read(12))
-            if kind is None:
-                raise UnreadableImage("not a JPEG, PNG, WebP, BMP, TIFF or GIF image")
+            if kind_of(file.read(12)) is None:  # before gigabytes of something else are read
+                raise UnreadableImage(_NO_IMAGE)
             file.seek(0)
             data = bytearray(status.st_size)
             if file.readinto(data) != status.st_size:
@@ -82,11 +93,11 @@ def _load_bytes(path: str | Path) -> tuple[bytearray, str]:
         raise UnreadableImage("not a valid path") from error
     except MemoryError as error:
         raise UnreadableImage("file too large for the memory") from error
-    return data, kind
+    return data
 
 
-def _kind(head: bytes) -> str | None:
-    """Pillow's name of the format that these first 12 bytes belong to."""
+def kind_of(head: bytes | bytearray) -> str | None:
+    """Pillow's name of the format, told by the first 12 bytes: suffixes are often wrong."""
     if head.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):

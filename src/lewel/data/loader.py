@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lewel.data.augment import distort
+from lewel.data.blocks import block_shuffle
 from lewel.data.images import UnreadableImage
 from lewel.data.sources import Source
 from lewel.data.views import ViewRecipe, crop_view, draw_view
@@ -41,6 +42,8 @@ class Order:
     accumulate: int = 1
     rank: int = 0
     ranks: int = 1
+    # The block that each sample is stored in, (samples,), where that matters.
+    blocks: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -49,7 +52,10 @@ class Order:
 
     def epoch(self, epoch: int) -> np.ndarray:
         """All sample indices in the order of this epoch."""
-        return generator(self.seed, epoch).permutation(self.samples)
+        draw = generator(self.seed, epoch)
+        if self.blocks is None:
+            return draw.permutation(self.samples)
+        return block_shuffle(self.blocks, self.batch_size, draw)
 
     def keys(self, first_step: int, last_step: int) -> Iterator[list[Key]]:
         """The keys of each micro-batch from one step up to another."""

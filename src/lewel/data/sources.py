@@ -14,10 +14,21 @@ from lewel.data.files import Files
 from lewel.data.folders import open_folder
 from lewel.data.lists import open_list, read_classes
 from lewel.data.named import NAMES, open_named
+from lewel.data.packed import Packed, is_packed, open_packed
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
-__all__ = ["Data", "Files", "Labels", "Source", "Subset", "digest", "open_data"]
+__all__ = [
+    "Data",
+    "Files",
+    "Labels",
+    "Source",
+    "Subset",
+    "blocks_of",
+    "digest",
+    "open_data",
+    "open_splits",
+]
 
 Labels = npt.NDArray[np.int64]
 
@@ -58,6 +69,8 @@ class Subset:
         self.name = source.name
         self.classes = source.classes
         self.labels = None if source.labels is None else source.labels[self.indices]
+        blocks = blocks_of(source)
+        self.blocks = None if blocks is None else blocks[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -80,9 +93,20 @@ class Data(NamedTuple):
     notes: tuple[str, ...]  # what was decided, a plain sentence each
 
 
+def blocks_of(source: Source) -> npt.NDArray[np.int32] | None:
+    """The block that each image is stored in, (len,); None where images lie by themselves."""
+    blocks: npt.NDArray[np.int32] | None = getattr(source, "blocks", None)
+    return blocks
+
+
 def digest(source: Source) -> str:
     """A fingerprint of which images a source holds, in their order."""
+    if isinstance(source, Packed):
+        return source.fingerprint
     state = hashlib.sha256()
+    if isinstance(source, Subset) and source.blocks is not None:
+        state.update(digest(source.source).encode() + source.indices.tobytes())
+        return state.hexdigest()
     for index in range(len(source)):
         state.update(source.describe(index).encode("utf-8", "surrogateescape") + b"\0")
     return state.hexdigest()
@@ -96,7 +120,7 @@ def open_data(
     seed: int = 0,
     classes: str | None = None,
 ) -> Data:
-    """Open `scenes`, a name of `NAMES`, a folder, a text file of paths or a CSV.
+    """Open `scenes`, a name of `NAMES`, a folder, a list, a CSV, or packed data, also by its URL.
 
     The seed decides split and limit; `classes` is a text file of the classes to keep.
     """
@@ -104,7 +128,8 @@ def open_data(
         raise UserError(f"limit is {limit}: expected the number of images to use, 1 or more.")
     kept = None if classes is None else read_classes(classes)
     notes: list[str] = []
-    apart, everything, val = _open(data, image_size, notes)
+    # As with photos, a view shows less of a scene than there is.
+    apart, everything, val = open_splits(data, image_size * 3 // 2, notes)
     if kept is not None:
         if apart is not None or everything.labels is None:
             raise UserError(
@@ -120,8 +145,8 @@ def open_data(
     return _divide(apart, everything, val, limit, seed, notes)
 
 
-def _open(
-    data: str, image_size: int, notes: list[str]
+def open_splits(
+    data: str, scene_size: int, notes: list[str]
 ) -> tuple[Source | None, Source, Source | None]:
     """What pre-training alone sees, if there is such; all other images; those for judging."""
     if data == "scenes":
@@ -130,13 +155,16 @@ def _open(
         if os.path.exists(data):
             notes.append("scenes is the embedded data; write ./scenes for the folder.")
         # The world's seed is fixed: the data set stays the same whatever the training seed.
-        size = image_size * 3 // 2  # as with photos, a view shows less than there is
-        return None, Scenes("train", size=size, seed=0), Scenes("val", size=size, seed=0)
+        return None, *(Scenes(split, size=scene_size, seed=0) for split in ("train", "val"))
     if data in NAMES:
         if os.path.exists(data):
             notes.append(f"{data} is torchvision's data set; write ./{data} for the folder.")
         return open_named(data, notes)
+    if "://" in data:
+        return open_packed(data, notes)
     path = os.path.expanduser(data)
+    if os.path.isdir(path) and is_packed(path):
+        return open_packed(path, notes)
     if os.path.isdir(path):
         return None, *open_folder(path, notes)
     if os.path.isfile(path):
@@ -215,6 +243,6 @@ def _not_found(data: str, path: str) -> str:
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
         f"{data or 'An empty name'} does not exist: expected a folder of images, a text file of "
-        f"paths, a CSV with the header path,label, scenes, or a data set's name such as cifar10."
-        f"{hint}"
+        "paths, a CSV with the header path,label, packed data, scenes, or a data set's name such "
+        f"as cifar10.{hint}"
     )

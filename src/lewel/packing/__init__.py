@@ -1,0 +1,1 @@
+"""Data packed once into shards, for speed."""

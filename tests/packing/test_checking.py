@@ -1,0 +1,74 @@
+"""Checksums find every damage, and a run and a judgement read packs as any other data."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lewel.cli import run
+from tests.packing.photos import make_photos, pack
+from tests.running import metrics, tiny_run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("data") / "photos", train=96, val=12, side=20)
+
+
+@pytest.fixture
+def packed(photos: Path, tmp_path: Path) -> Path:
+    assert pack(photos, tmp_path / "shards", "--keep", "--shard-images", "40") == 0
+    return tmp_path / "shards"
+
+
+def test_a_whole_pack_passes(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pack", "--check", str(packed)]) == 0
+    assert "is whole: 4 shards, 108 images" in capsys.readouterr().out
+    assert run(["pack", "--check", packed.as_uri()]) == 0
+    assert run(["pack", "--check", str(packed.parent)]) == 2
+    assert "has no index of packed data" in capsys.readouterr().err
+
+
+def test_damaged_shards_are_named(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flipped = packed / "train-000000.tar"
+    data = bytearray(flipped.read_bytes())
+    data[100] ^= 1  # in a header, where no image is
+    flipped.write_bytes(data)
+    cut = packed / "train-000002.tar"
+    cut.write_bytes(cut.read_bytes()[:-1])
+    (packed / "val-000000.tar").unlink()
+    for place in (str(packed), packed.as_uri()):
+        assert run(["pack", "--check", place]) == 1
+        said = capsys.readouterr().err
+        assert "3 of the 4 shards" in said and "train-000001" not in said
+        assert "train-000000.tar has another checksum" in said
+        assert "train-000002.tar has " in said
+        assert "val-000000.tar is missing" in said
+
+
+def test_a_run_on_shards_resumes_exactly_and_counts_bad_samples(
+    packed: Path, tmp_path: Path
+) -> None:
+    flags = ("--limit", "96", "--seed", "2", "--log-every", "1")
+    assert tiny_run(tmp_path / "whole", *flags, "--epochs", "2", data=str(packed)) == 0
+    assert tiny_run(tmp_path / "two", *flags, "--epochs", "2", data=packed.as_uri()) == 0
+    whole, two = ([m["loss"] for m in metrics(tmp_path / out)] for out in ("whole", "two"))
+    assert whole == two and len(whole) == 24
+    shard = packed / "train-000001.tar"
+    shard.write_bytes(shard.read_bytes()[:-3000])  # a few of the last samples
+    assert tiny_run(tmp_path / "bad", *flags, "--epochs", "1", data=str(packed)) == 0
+    lines = (tmp_path / "bad" / "bad_images.jsonl").read_text().splitlines()
+    assert lines and all("train-000001.tar is cut off" in json.loads(x)["reason"] for x in lines)
+
+
+def test_shards_are_judged_as_the_folder_they_came_from(
+    photos: Path, packed: Path, tmp_path: Path
+) -> None:
+    assert tiny_run(tmp_path / "run", "--epochs", "1", data=str(packed)) == 0
+    answers = []
+    for data in (photos, packed):
+        words = ["knn", str(tmp_path / "run"), "--data", str(data), "--accelerator", "cpu"]
+        assert run([*words, "--workers", "0"]) == 0
+    entries = json.loads((tmp_path / "run" / "results" / "knn.json").read_text())
+    answers = [entry["answer"]["top1"] for entry in entries]
+    assert len(answers) == 2 and answers[0] == answers[1]
