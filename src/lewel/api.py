@@ -38,8 +38,9 @@ def pretrain(
     """Pre-train a backbone on images without labels, or go on where an earlier call stopped.
 
     `data` is a folder, a list file, a data set's name, `scenes`, or packed data by its folder or
-    URL; `recipe` a shipped name or a YAML file; every other value of the configuration is a keyword (`epochs=20,
-    optim={"lr": 0.3}`). `console` is where it speaks, unless it starts processes for many devices.
+    URL; `recipe` a shipped name or a YAML file; every other value of the configuration is a keyword
+    (`epochs=20, optim={"lr": 0.3}`). `console` is where it speaks, unless it starts processes for
+    many devices.
     Returns the run folder.
     """
     config = configure(data, recipe, overrides)

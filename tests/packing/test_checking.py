@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lewel.cli import run
+from lewel.data.packed import Packed
 from tests.packing.photos import make_photos, pack
 from tests.running import metrics, tiny_run
 
@@ -46,19 +48,40 @@ def test_damaged_shards_are_named(packed: Path, capsys: pytest.CaptureFixture[st
         assert "val-000000.tar is missing" in said
 
 
-def test_a_run_on_shards_resumes_exactly_and_counts_bad_samples(
-    packed: Path, tmp_path: Path
+def test_a_run_on_shards_resumes_exactly_here_and_by_a_url(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ("--limit", "96", "--seed", "2", "--log-every", "1")
-    assert tiny_run(tmp_path / "whole", *flags, "--epochs", "2", data=str(packed)) == 0
-    assert tiny_run(tmp_path / "two", *flags, "--epochs", "2", data=packed.as_uri()) == 0
-    whole, two = ([m["loss"] for m in metrics(tmp_path / out)] for out in ("whole", "two"))
-    assert whole == two and len(whole) == 24
+    class Cut(BaseException):
+        pass
+
+    flags = ("--limit", "90", "--epochs", "1", "--seed", "2", "--checkpoint-minutes", "0.00001")
+    assert tiny_run(tmp_path / "whole", *flags, data=str(packed)) == 0
+    real, reads = Packed.read, []
+
+    def read(source: Packed, index: int) -> torch.Tensor:
+        reads.append(index)
+        if len(reads) == 60:  # the picture of the views takes 8, then a step takes 8
+            raise Cut
+        return real(source, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Packed, "read", read)
+        with pytest.raises(Cut):
+            tiny_run(tmp_path / "url", *flags, data=packed.as_uri())
+    assert 2 <= len(metrics(tmp_path / "url")) <= 8
+    assert tiny_run(tmp_path / "url", *flags, data=packed.as_uri()) == 0
+    whole, url = ([m.get("loss") for m in metrics(tmp_path / o)] for o in ("whole", "url"))
+    assert whole == url and len(whole) == 12
+
+
+def test_a_run_counts_the_samples_of_a_damaged_shard(packed: Path, tmp_path: Path) -> None:
     shard = packed / "train-000001.tar"
-    shard.write_bytes(shard.read_bytes()[:-3000])  # a few of the last samples
-    assert tiny_run(tmp_path / "bad", *flags, "--epochs", "1", data=str(packed)) == 0
-    lines = (tmp_path / "bad" / "bad_images.jsonl").read_text().splitlines()
+    shard.write_bytes(shard.read_bytes()[:-6000])
+    assert tiny_run(tmp_path / "run", "--limit", "96", "--epochs", "1", data=str(packed)) == 0
+    lines = (tmp_path / "run" / "bad_images.jsonl").read_text().splitlines()
     assert lines and all("train-000001.tar is cut off" in json.loads(x)["reason"] for x in lines)
+    shard.write_bytes(b"")
+    assert tiny_run(tmp_path / "worse", "--limit", "96", "--epochs", "1", data=str(packed)) == 1
 
 
 def test_shards_are_judged_as_the_folder_they_came_from(

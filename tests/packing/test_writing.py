@@ -81,7 +81,8 @@ def test_images_are_shrunk_and_never_enlarged(photos: Path, tmp_path: Path) -> N
         image, raw = source.read(index), read_image(photos / source.describe(index))
         assert image.shape[1:] == (20, round(raw.shape[2] / 2))
         shrunk = F.interpolate(raw[None].float(), image.shape[1:], mode="bilinear", antialias=True)
-        assert (image - shrunk[0]).abs().mean() < 2
+        difference = (image - shrunk[0]).movedim(0, 2) @ torch.tensor([0.299, 0.587, 0.114])
+        assert difference.abs().mean() < 1  # colours are halved by JPEG, brightness is not
     assert pack(photos, tmp_path / "large", "--size", "300") == 0
     source = open_data(str(tmp_path / "large"), image_size=16).unlabelled
     for index in range(len(source)):
@@ -96,7 +97,8 @@ def test_quality_decides_the_bytes(photos: Path, tmp_path: Path) -> None:
     sizes = []
     for quality in ("50", "92"):
         assert pack(photos, tmp_path / quality, "--size", "24", "--quality", quality) == 0
-        sizes.append(sum(len(data) for data in content(tmp_path / quality).values()))
+        with np.load(tmp_path / quality / "lewel-samples.npz") as arrays:
+            sizes.append(int(arrays["train/sizes"].sum()))
     assert sizes[0] < sizes[1]
 
 
@@ -253,7 +255,7 @@ def test_unreadable_images_are_left_out_and_listed(
     assert pack(data, out, "--size", "24", "--shard-images", "16") == 0
     assert "1 images could not be read" in capsys.readouterr().out
     lines = [json.loads(line) for line in (out / "bad_images.jsonl").read_text().splitlines()]
-    assert lines == [{"image": "train/cat/003.png", "reason": "broken PNG", "split": "train"}]
+    assert lines == [{"image": "train/cat/003.png", "reason": "truncated PNG", "split": "train"}]
     source = open_data(str(out), image_size=16).unlabelled
     assert len(source) == 59 and source.labels is not None
     for index in range(59):

@@ -25,8 +25,8 @@ def block_shuffle(
     order = np.argsort(place[blocks], kind="stable")
     width = gcd(batch_size, BLOCK)
     whole = len(order) - len(order) % (SPREAD * batch_size)
-    lanes = order[:whole].reshape(-1, batch_size // width, SPREAD * width)
-    lanes = draw.permuted(lanes, axis=2).reshape(-1, batch_size // width, SPREAD, width)
-    order[:whole] = lanes.swapaxes(1, 2).ravel()
+    lanes = order[:whole].reshape(-1, SPREAD * width)
+    steps = draw.permuted(lanes, axis=1).reshape(-1, batch_size // width, SPREAD, width)
+    order[:whole] = steps.swapaxes(1, 2).ravel()
     draw.shuffle(order[whole:])
     return order

@@ -53,7 +53,7 @@ class Samples:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All as plain arrays."""
-        parts = {
+        parts: dict[str, npt.NDArray[Any]] = {
             "offsets": self.offsets,
             "sizes": self.sizes,
             "checksums": self.checksums,

@@ -155,7 +155,8 @@ def open_splits(
         if os.path.exists(data):
             notes.append("scenes is the embedded data; write ./scenes for the folder.")
         # The world's seed is fixed: the data set stays the same whatever the training seed.
-        return None, *(Scenes(split, size=scene_size, seed=0) for split in ("train", "val"))
+        train, val = (Scenes(split, size=scene_size, seed=0) for split in ("train", "val"))
+        return None, train, val
     if data in NAMES:
         if os.path.exists(data):
             notes.append(f"{data} is torchvision's data set; write ./{data} for the folder.")
