@@ -14,7 +14,7 @@ class Bar:
 
     def __init__(self, text: str, total: int, console: Console) -> None:
         self.text, self.total, self.console = text, total, console
-        self.done, self.began = 0, time.monotonic()
+        self.done, self.known, self.began = 0, 0, time.monotonic()
         self.printed = self.began
         self.progress: Progress | None = None
 
@@ -40,15 +40,18 @@ class Bar:
         if self.progress is not None:
             self.progress.stop()
 
-    def advance(self, count: int) -> None:
-        """So much more is done."""
+    def advance(self, count: int, *, known: bool = False) -> None:
+        """So much more is done; what was known from before says nothing of the pace."""
         self.done += count
+        self.known += count if known else 0
         now = time.monotonic()
         if self.progress is not None:
             self.progress.advance(self.task, count)
-        elif now - self.printed >= PLAIN_SECONDS and self.done:
+        elif now - self.printed >= PLAIN_SECONDS:
             self.printed = now
-            left = int((now - self.began) / self.done * (self.total - self.done))
+            left = int(
+                (now - self.began) / max(1, self.done - self.known) * (self.total - self.done)
+            )
             line = f"{self.text}: {self.done:,} of {self.total:,}"
             eta = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
             self.console.print(f"{line}  ETA {eta}", highlight=False, markup=False)

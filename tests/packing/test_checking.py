@@ -54,7 +54,7 @@ def test_a_run_on_shards_resumes_exactly_here_and_by_a_url(
     class Cut(BaseException):
         pass
 
-    flags = ("--limit", "90", "--epochs", "1", "--seed", "2", "--checkpoint-minutes", "0.00001")
+    flags = ("--limit", "90", "--epochs", "1", "--seed", "2", "--checkpoint-minutes", "0.002")
     assert tiny_run(tmp_path / "whole", *flags, data=str(packed)) == 0
     real, reads = Packed.read, []
 

@@ -66,12 +66,11 @@ def pack(
     shards = [shard for listed in index.shards.values() for shard in listed]
     megabytes = sum(shard.bytes for shard in shards) / 1e6
     lines = [
-        f"packed {sum(shard.images for shard in shards):,} images into {out}: {len(shards):,} "
-        f"shards, {megabytes:,.1f} MB"
+        f"packed {sum(shard.images for shard in shards):,} images into {out} "
+        f"(shards: {len(shards):,}, {megabytes:,.1f} MB)"
     ]
     if packing.bad:
-        bad = f"{len(packing.bad):,} images could not be read and were left out"
-        lines.append(f"{bad}: {out}/bad_images.jsonl")
+        lines.append(f"not readable and left out: {len(packing.bad):,} ({out}/bad_images.jsonl)")
     lines.append(f"next:\n  lewel pretrain {out}\n  lewel pack --check {out}")
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -116,7 +116,7 @@ class Packing:
                     else:
                         self.seen += len(piece.order)
                         self.bad += record["bad"]
-                        bar.advance(len(piece.order))
+                        bar.advance(len(piece.order), known=True)
                     records[piece.split].append((piece.file, record))
             self.judge(grace=0)
             self.list_bad()
