@@ -49,9 +49,8 @@ class Bar:
             self.progress.advance(self.task, count)
         elif now - self.printed >= PLAIN_SECONDS:
             self.printed = now
-            left = int(
-                (now - self.began) / max(1, self.done - self.known) * (self.total - self.done)
-            )
+            pace = max(1, self.done - self.known) / (now - self.began)
+            left = int((self.total - self.done) / pace)
             line = f"{self.text}: {self.done:,} of {self.total:,}"
             eta = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
             self.console.print(f"{line}  ETA {eta}", highlight=False, markup=False)

@@ -118,11 +118,11 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
     """A file server that answers requests for a range, as object stores do."""
 
     asked: list[str] = []  # noqa: RUF012 (one for the class on purpose)
-    fails = False
+    fails = fails_all = False
 
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))
-        if self.fails and path.suffix == ".tar":
+        if self.fails_all or (self.fails and path.suffix == ".tar"):
             self.send_error(503)
             return
         wanted = self.headers.get("Range")
@@ -143,7 +143,7 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(packed: Path) -> Iterator[str]:
-    Ranges.asked, Ranges.fails = [], False
+    Ranges.asked, Ranges.fails, Ranges.fails_all = [], False, False
     handler = functools.partial(Ranges, directory=str(packed.parent))
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=served.serve_forever, daemon=True).start()
@@ -179,6 +179,9 @@ def test_a_server_that_fails_is_named_and_asked_again(
     for index in (0, 1):
         with pytest.raises(UnreadableImage, match=r"train-000000.tar cannot be read \(.*503"):
             source.read(index)
+    Ranges.fails_all = True
+    with pytest.raises(UserError, match=r"The index of http.* cannot be read \(.*503"):
+        opened(server)
 
 
 def test_a_missing_package_or_protocol_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ def test_a_kill_in_the_middle_of_a_shard(photos: Path, packed: Path, tmp_path: P
     )
     words = ["pack", str(photos), str(out), "--size", "24", "--shard-images", "8"]
     process = subprocess.Popen([sys.executable, "-c", slow, *words, "--workers", "0"])
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not (out / "train-000001.tar.partial").exists():
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.002)
@@ -311,3 +311,17 @@ def test_two_processes_do_not_pack_into_one_folder(
         assert pack(photos, packed, "--size", "24", "--shard-images", "8") == 2
         assert "Another process is packing" in capsys.readouterr().err
         other.communicate()
+
+
+def test_a_worker_that_is_killed_is_one_sentence(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("lewel.data.encoding.encode", die)  # forked workers see it
+    assert pack(photos, tmp_path / "out", "--workers", "1") == 1
+    assert "with fewer --workers" in capsys.readouterr().err

@@ -110,17 +110,25 @@ class Remote:
         return bytearray(data[sample.start - block.start : sample.end - block.start])
 
     def whole(self, file: str) -> bytes:
-        data: bytes = self._connect().cat_file(f"{self._root}/{file}")
+        data: bytes = self._ask("cat_file", file)
         return data
 
     def part(self, extent: Extent) -> bytes:
-        data: bytes = self._connect().cat_file(
-            f"{self._root}/{extent.file}", start=extent.start, end=extent.end
-        )
+        data: bytes = self._ask("cat_file", extent.file, start=extent.start, end=extent.end)
         return data
 
     def size(self, file: str) -> int:
-        return int(self._connect().info(f"{self._root}/{file}")["size"])
+        return int(self._ask("info", file)["size"])
+
+    def _ask(self, what: str, file: str, **options: int) -> Any:
+        """A call of fsspec's; whatever its back ends raise, an OSError."""
+        files = self._connect()
+        try:
+            return getattr(files, what)(f"{self._root}/{file}", **options)
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(str(error) or type(error).__name__) from error
 
     def _fetch(self, block: Extent) -> bytes:
         """One request, repeated after a pause where that may help."""
@@ -131,7 +139,7 @@ class Remote:
                 data = self.part(block)
             except FileNotFoundError:
                 raise
-            except Exception as error:  # each back end has its own
+            except OSError as error:
                 if wait is None:
                     # Thousands of samples are not worth waiting for one by one.
                     self._failed[block.file] = str(error) or type(error).__name__

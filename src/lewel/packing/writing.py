@@ -180,13 +180,22 @@ class Packing:
 
     def encoded(self, piece: Piece, workers: int) -> Iterator[list[Encoded]]:
         """The images of a shard in their order, whichever worker has made them."""
-        yield from DataLoader(
+        loader = DataLoader(
             Encoder(piece.source, piece.order, self.settings.encoding),  # type: ignore[arg-type]
             batch_size=CHUNK,
             collate_fn=as_it_is,
             num_workers=min(workers, -(-len(piece.order) // CHUNK)),
             worker_init_fn=leave_signals_to_the_parent,
         )
+        try:
+            yield from loader
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise RunError(
+                "A process that encodes images was ended from outside (did memory run out?): run "
+                "the same command again with fewer --workers to go on."
+            ) from None
 
     def judge(self, grace: int, more: list[dict[str, Any]] | None = None) -> None:
         """Stop where too many images cannot be read."""
