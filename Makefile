@@ -7,6 +7,11 @@ READY := .venv/ready
 
 demo: $(READY)
 	$(BIN)/lewel pretrain scenes --recipe scenes_demo --out runs/demo
+	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels
+	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels --scratch
+	$(BIN)/lewel maps runs/demo scenes
+	$(BIN)/lewel results runs/demo
+	$(BIN)/lewel report runs/demo
 
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
