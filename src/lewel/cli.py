@@ -36,6 +36,7 @@ for command in (
 ):
     app.command(command)
 app.command(exchanging.import_, name="import")
+app.command(bench)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""What `lewel bench` runs: speed and memory, side by side with the field's own code."""

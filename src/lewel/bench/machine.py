@@ -1,0 +1,63 @@
+"""Where numbers were taken: the machine, the versions, and what else kept it busy."""
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("lewel", "torch", "torchvision", "timm", "lightly", "pillow", "numpy")
+BUSY = 0.5  # of other processes' load on each core at the start: the numbers are under load
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Machine, versions, threads and load, as plain values."""
+    import torch
+
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": processor(),
+        "cores": cores,
+        "threads": threads,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": found,
+        "load_at_start": round(load, 2),
+        "under_load": load / cores > BUSY,
+    }
+
+
+def sentence(machine: dict[str, Any]) -> str:
+    """The machine and its versions in one sentence."""
+    packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    busy = (
+        f"; other processes kept the machine busy (load {machine['load_at_start']} at the start)"
+        if machine["under_load"]
+        else ""
+    )
+    return (
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, "
+        f"threads: {machine['threads']}, {machine['device']}, Python {machine['python']}, "
+        f"{packages}{busy}."
+    )

@@ -1,0 +1,35 @@
+"""Bytes that a step holds at its peak, counted at the allocator: the same number in every run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def kept_bytes(module: nn.Module, optimizer: Optimizer) -> int:
+    """What stays between two steps: parameters, buffers, the optimiser's state."""
+    state = [x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]
+    return sum(x.nbytes for x in (*module.parameters(), *module.buffers(), *state))
+
+
+def peak_bytes(step: Callable[[], Any], device: torch.device) -> int:
+    """The most that a step holds beside what was there before it, by the allocator's own count."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as p:
+        step()
+    results: Any = p.profiler
+    now = most = 0
+    events = [e for e in results.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most

@@ -1,0 +1,107 @@
+"""Two views as the field makes them: Pillow images, torchvision's or lightly's transforms."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lewel.backbones import MEAN, STD
+from lewel.data.augment import blur_kernel_size
+from lewel.data.views import ViewRecipe
+
+Readers = dict[str, Callable[[], object]]
+
+
+class PillowBlur:
+    """Pillow's own Gaussian blur, which MoCo's and BYOL's users put beside torchvision's."""
+
+    def __init__(self, sigma: tuple[float, float]) -> None:
+        self.sigma = sigma
+
+    def __call__(self, image: Any) -> Any:
+        import random
+
+        from PIL import ImageFilter
+
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(*self.sigma)))
+
+
+class TwoTransforms:
+    """One view of an image by each transform."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [transform(image) for transform in self.transforms]
+
+
+def torchvision_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Readers:
+    """ImageFolder and torchvision's transforms: all of them, with Pillow's blur, and the crop."""
+    from torchvision import transforms as T
+
+    def geometry(recipe: ViewRecipe) -> list[Any]:
+        return [
+            T.RandomResizedCrop(size, scale=recipe.crop_scale),
+            T.RandomHorizontalFlip(recipe.flip),
+        ]
+
+    def everything(recipe: ViewRecipe, blur: Any) -> Any:
+        jitter = T.RandomApply([T.ColorJitter(*recipe.jitter)], p=recipe.jitter_probability)
+        steps = [*geometry(recipe), jitter, T.RandomGrayscale(recipe.grey)]
+        steps.append(T.RandomApply([blur], p=recipe.blur))
+        if recipe.solarise:
+            steps.append(T.RandomSolarize(128, recipe.solarise))
+        return T.Compose([*steps, T.ToTensor(), T.Normalize(MEAN, STD)])
+
+    def own_blur(recipe: ViewRecipe) -> Any:
+        return T.GaussianBlur(blur_kernel_size(size), recipe.blur_sigma)
+
+    return {
+        "torchvision, all": _passes(
+            root, [everything(recipe, PillowBlur(recipe.blur_sigma)) for recipe in recipes]
+        ),
+        "torchvision, all, its own blur": _passes(
+            root, [everything(recipe, own_blur(recipe)) for recipe in recipes]
+        ),
+        "torchvision, crop": _passes(
+            root, [T.Compose([*geometry(recipe), T.PILToTensor()]) for recipe in recipes]
+        ),
+    }
+
+
+def lightly_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Readers:
+    """ImageFolder and lightly's transform for BYOL, at our recipes' numbers."""
+    from lightly.transforms.byol_transform import (
+        BYOLTransform,
+        BYOLView1Transform,
+        BYOLView2Transform,
+    )
+
+    first, second = (
+        {
+            "input_size": size,
+            "min_scale": recipe.crop_scale[0],
+            "gaussian_blur": recipe.blur,
+            "sigmas": recipe.blur_sigma,
+            "solarization_prob": recipe.solarise,
+        }
+        for recipe in recipes
+    )
+    transform = BYOLTransform(BYOLView1Transform(**first), BYOLView2Transform(**second))
+    return {"lightly, all": _pass_over(root, transform)}
+
+
+def _passes(root: str, transforms: Sequence[Callable[[Any], Any]]) -> Callable[[], object]:
+    return _pass_over(root, TwoTransforms(transforms))
+
+
+def _pass_over(root: str, transform: Callable[[Any], Any]) -> Callable[[], object]:
+    """One pass over a folder of images, every view made and dropped."""
+    from torchvision.datasets import ImageFolder
+
+    images = ImageFolder(root, transform)
+
+    def read() -> None:
+        for index in range(len(images)):
+            images[index]
+
+    return read

@@ -1,0 +1,80 @@
+"""What a step is measured on, and the networks and optimisers that all contenders share."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from lewel.backbones import build_backbone
+from lewel.nn.backbone import Backbone
+from lewel.nn.teacher import Statistics
+from lewel.optim.groups import parameter_groups
+from lewel.optim.lars import LARS
+
+FROM_PIXELS = 128  # channels_last from this size on, the rule that runs follow
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of one comparison: d is `dim`, c `aligned_dim`, h `groups`."""
+
+    backbone: str = "resnet18"
+    stem: str = "imagenet"
+    width: int = 64
+    image_size: int = 64
+    batch_size: int = 64
+    dim: int = 256
+    hidden: int = 4096
+    aligned_dim: int = 256
+    groups: int = 4
+    queue: int = 4096
+    norm_groups: int = 8
+    statistics: Statistics = "eman"
+    optimizer: Literal["sgd", "lars"] = "sgd"
+    channels_last: bool | None = None
+    seed: int = 0
+
+    @property
+    def title(self) -> str:
+        """Short, for tables and plots."""
+        stem = "" if self.stem == "imagenet" else f" ({self.stem} stem)"
+        return (
+            f"{self.backbone}{stem}, {self.image_size} px, batch {self.batch_size}, "
+            f"hidden {self.hidden}, d {self.dim}, h {self.groups}, {self.optimizer}"
+        )
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The memory layout of our networks and their images."""
+        last = self.channels_last
+        last = self.image_size >= FROM_PIXELS if last is None else last
+        return torch.channels_last if last else torch.contiguous_format
+
+    def fitting_norm_groups(self) -> int:
+        """ShuffleBN's groups, or as many as the batch has parts of two images for."""
+        fits = (g for g in range(self.norm_groups, 0, -1) if self.batch_size % g == 0)
+        return next(g for g in fits if g == 1 or self.batch_size >= 2 * g)
+
+    def new_backbone(self) -> Backbone:
+        """The same backbone with the same weights for every contender."""
+        torch.manual_seed(self.seed)
+        return build_backbone(self.backbone, self.stem, self.width, self.image_size)
+
+    def new_views(self, layout: torch.memory_format, device: torch.device) -> list[Tensor]:
+        """Two views (B, 3, S, S) of noise: what they show costs nothing."""
+        noise = torch.Generator().manual_seed(self.seed)
+        shape = (self.batch_size, 3, self.image_size, self.image_size)
+        views = [torch.randn(shape, generator=noise) for _ in range(2)]
+        return [view.to(device).contiguous(memory_format=layout) for view in views]
+
+    def new_optimizer(self, module: nn.Module) -> Optimizer:
+        """The same optimiser for every contender, at a rate that changes little."""
+        groups: list[dict[str, Any]] = parameter_groups(module, 1e-6, True)
+        if self.optimizer == "lars":
+            return LARS(groups, lr=1e-3)
+        for group in groups:
+            del group["adapt"]
+        fused = next(module.parameters()).device.type in ("cpu", "cuda")
+        return SGD(groups, lr=1e-4, momentum=0.9, fused=fused)

@@ -1,0 +1,58 @@
+"""Results as JSON, as a table in a Markdown file, and as a table in the terminal."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lewel.bench.machine import sentence
+from lewel.errors import UserError
+from lewel.files import write_atomically
+
+Rows = Sequence[Sequence[str]]
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for results, or one sentence why there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}.") from None
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """One result, readable by people too."""
+    text = json.dumps(result, indent=1) + "\n"
+    write_atomically(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    """A table as Markdown has it, numbers to the right."""
+    rule = ["---", *["--:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
+
+
+def terminal_table(header: Sequence[str], rows: Rows) -> Table:
+    """The same table for the terminal."""
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def put_section(path: Path, title: str, body: str, machine: dict[str, Any]) -> None:
+    """Put a section between its own two marks in a Markdown file, in place of an older one."""
+    begin, end = f"<!-- begin: {title} -->", f"<!-- end: {title} -->"
+    section = f"{begin}\n### {title}\n\n{body}\n\n{sentence(machine)}\n{end}\n"
+    before = path.read_text(encoding="utf-8") if path.exists() else "# Performance\n"
+    if begin in before and end in before:
+        head, _, rest = before.partition(begin)
+        text = head + section + rest.partition(end)[2].removeprefix("\n")
+    else:
+        text = before.rstrip("\n") + "\n\n" + section
+    make_folder(path.parent)
+    write_atomically(path, lambda aside: aside.write_text(text, encoding="utf-8"))
