@@ -91,9 +91,8 @@ def variants(axis: Axis, work: Workload) -> dict[float, Workload]:
     if axis == "batch":
         batches = sorted({max(2, int(work.batch_size * share)) for share in (0.25, 0.5, 1, 2)})
         return {batch: replace(work, batch_size=batch) for batch in batches}
-    dims = sorted(
-        {max(1, int(work.dim * s) // work.groups) * work.groups for s in (0.25, 0.5, 1, 2)}
-    )
+    parts = {max(1, int(work.dim * share) // work.groups) for share in (0.25, 0.5, 1, 2)}
+    dims = sorted(work.groups * part for part in parts)
     return {dim: replace(work, dim=dim) for dim in dims}
 
 

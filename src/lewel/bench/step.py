@@ -147,10 +147,8 @@ def plot_steps(result: dict[str, Any], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     names = list(result["steps"])
     values = [1000 * result["steps"][name]["seconds"] for name in names]
-    colours = [
-        "tab:grey" if n in PEERS else "tab:green" if n == BOUND else "tab:blue" for n in names
-    ]
-    left.barh(names, values, color=colours)
+    colours = dict.fromkeys(PEERS, "tab:grey") | {BOUND: "tab:green"}
+    left.barh(names, values, color=[colours.get(name, "tab:blue") for name in names])
     left.invert_yaxis()
     left.set_xlabel("ms a step (median)")
     right.set_xlabel("ms a step by part; reading on one core, in this process")

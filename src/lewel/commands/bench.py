@@ -133,9 +133,8 @@ def _finish(
     plot(result, picture)
     written = [json_file, picture]
     if markdown is not None:
-        put_section(
-            markdown, f"bench {result['bench']}: {result['title']}", body, result["machine"]
-        )
+        title = f"bench {result['bench']}: {result['title']}"
+        put_section(markdown, title, body, result["machine"])
         written.append(markdown)
     for file in written:
         console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
