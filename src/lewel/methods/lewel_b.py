@@ -83,7 +83,7 @@ class LewelB(Method):
     def aligned_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_a: the d/h embeddings (B, d/h, c) of the features aggregated by the maps, k by k."""
         assert view.aligned is not None and target.aligned is not None
-        return normalised_mse(self.predict_aligned(view.aligned), target.aligned)
+        return self.predict_aligned.loss(view.aligned, target.aligned, normalised_mse)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = teacher_momentum(self.momentum, progress, self.momentum_schedule)

@@ -29,13 +29,20 @@ def aggregate_linear(
     positions, channels = features.shape[1:]
     if not project_first_is_cheaper(positions, channels, maps.shape[1], groups):
         return torch.nn.functional.linear(aggregate(features, maps, groups), weight, bias)
-    batch, hidden = len(features), len(weight)
+    projected = project_positions(features, weight, groups)
+    grouped_maps = maps.to(features.dtype).reshape(len(features), -1, groups * positions)
+    if bias is None:
+        return grouped_maps @ projected
+    return torch.baddbmm(bias.to(projected.dtype), grouped_maps, projected)
+
+
+def project_positions(features: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """Each part of the channels by its part of a layer: (B, N, C), (H, C) -> (B, h N, H)."""
+    batch, positions, _ = features.shape
     parts = features.reshape(batch, positions, groups, -1)
-    weights = weight.view(hidden, groups, -1).to(features.dtype)
+    weights = weight.view(len(weight), groups, -1).to(features.dtype)
     projected = torch.einsum("bngc,kgc->bgnk", parts, weights)  # (B, h, N, H)
-    grouped_maps = maps.to(features.dtype).reshape(batch, -1, groups * positions)
-    out = grouped_maps @ projected.reshape(batch, groups * positions, hidden)
-    return out if bias is None else out + bias.to(out.dtype)
+    return projected.reshape(batch, groups * positions, -1)
 
 
 def project_first_is_cheaper(positions: int, channels: int, maps: int, groups: int) -> bool:

@@ -1,0 +1,79 @@
+"""Views side by side on a few small files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lewel.bench.data import file_paths, find_pack
+from lewel.cli import run
+from lewel.data.sources import open_data
+
+READERS = {
+    "lewel, files, crop",
+    "lewel, files, all",
+    "torchvision, all",
+    "torchvision, all, its own blur",
+    "torchvision, crop",
+    "lightly, all",
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    folder.mkdir()
+    numbers = np.random.default_rng(0)
+    for index in range(4):
+        pixels = numbers.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{index}.jpg")
+    return folder
+
+
+def bench(photos: Path, out: Path, *more: str) -> dict[str, object]:
+    words = ["bench", "data", str(photos), "--image-size", "32", "--rounds", "2"]
+    threads = torch.get_num_threads()
+    assert run([*words, "--out", str(out), *more]) == 0
+    torch.set_num_threads(threads)
+    result: dict[str, object] = json.loads((out / "data.json").read_text())
+    return result
+
+
+def test_every_way_to_make_views_is_timed(photos: Path, tmp_path: Path) -> None:
+    result = bench(photos, tmp_path, "--markdown", str(tmp_path / "p.md"))
+    readers = result["readers"]
+    assert set(readers) == READERS
+    assert readers["torchvision, all"]["speedup"] == 1
+    assert all(row["images_per_second"] > 0 for row in readers.values())
+    assert "| lewel, files, crop |" in (tmp_path / "p.md").read_text()
+    with Image.open(tmp_path / "data.png") as picture:
+        assert picture.format == "PNG"
+
+
+def test_a_pack_is_timed_too(photos: Path, tmp_path: Path) -> None:
+    result = bench(photos, tmp_path, "--packed", str(photos))  # any data of the same images
+    assert set(result["readers"]) == READERS | {"lewel, packed, crop", "lewel, packed, all"}
+    assert find_pack(str(photos)) is None
+    beside = photos.parent / "photos-packed"
+    beside.mkdir()
+    assert find_pack(f"{photos}/") == str(beside)
+    beside.rmdir()
+
+
+def test_a_pack_of_other_images_is_refused(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    assert run(["bench", "data", str(photos), "--packed", str(tmp_path)]) == 2
+    assert "expected the pack of the same images" in capsys.readouterr().err
+
+
+def test_limited_sources_name_their_own_files(photos: Path) -> None:
+    source = open_data(str(photos), image_size=32, limit=2).unlabelled
+    paths = file_paths(source)
+    assert paths is not None and len(paths) == 2
+    for index, path in enumerate(paths):
+        assert Path(path).name == Path(source.describe(index)).name

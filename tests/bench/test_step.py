@@ -1,0 +1,130 @@
+"""Steps side by side: a tiny bench from the command line, and lightly's models against ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from lewel.bench.contenders import BOUND, OURS, BackboneStep, OurStep, new_method
+from lewel.bench.memory import peak_bytes
+from lewel.bench.peers import PEERS, LightlyBYOL, LightlyDenseCL, LightlyMoCo
+from lewel.bench.workload import Workload
+from lewel.cli import run
+
+CPU = torch.device("cpu")
+TINY = Workload(
+    backbone="resnet10",
+    stem="small",
+    width=8,
+    image_size=32,
+    batch_size=4,
+    dim=8,
+    hidden=16,
+    aligned_dim=8,
+    groups=2,
+    queue=32,
+    statistics="ema",
+)
+FLAGS = [
+    *("--backbone", "resnet10", "--stem", "small", "--width", "8", "--image-size", "32"),
+    *("--batch-size", "4", "--dim", "8", "--hidden", "16", "--groups", "2", "--queue", "32"),
+    *("--rounds", "2", "--threads", "1"),
+]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("bench")
+    threads = torch.get_num_threads()
+    words = ["bench", "step", *FLAGS, "--out", str(out), "--markdown", str(out / "p.md")]
+    assert run(words) == 0
+    assert run(words) == 0  # the second table takes the place of the first
+    torch.set_num_threads(threads)
+    return out
+
+
+def test_json_has_every_contender(written: Path) -> None:
+    result = json.loads((written / "step.json").read_text())
+    assert list(result["steps"]) == [*OURS, BOUND, *PEERS]
+    for row in result["steps"].values():
+        assert row["seconds"] > 0 and row["memory"]["total"] > row["memory"]["kept"] > 0
+        assert set(row["ratios"]) == {"BYOL", BOUND, "lightly BYOL"}
+    assert result["steps"]["BYOL"]["ratios"]["BYOL"] == 1
+    assert result["machine"]["threads"] == 1 and "torch" in result["machine"]["versions"]
+    parts = result["breakdown"]["LEWEL_B"]
+    assert set(parts) >= {"decode wait", "augment", "backbone", "heads", "loss", "backward"}
+    assert all(seconds > 0 for seconds in parts.values())
+
+
+def test_picture_and_table_are_there(written: Path) -> None:
+    with Image.open(written / "step.png") as picture:
+        assert picture.format == "PNG"
+    text = (written / "p.md").read_text()
+    assert text.count("| LEWEL_B |") == 1 and text.count("| lightly BYOL |") == 1
+    assert "x BYOL" in text and "Python" in text
+
+
+def test_an_unknown_contender_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "step", *FLAGS, "--only", "simclr"]) == 2
+    assert "simclr" in capsys.readouterr().err
+
+
+def parameters(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+@pytest.mark.parametrize(("name", "peer"), [("BYOL", LightlyBYOL), ("MoCo v2", LightlyMoCo)])
+def test_lightlys_models_have_exactly_our_parameters(name: str, peer: Any) -> None:
+    ours, theirs = new_method(name, TINY), peer(TINY, CPU).module
+    assert sorted(p.shape for p in parameters(ours)) == sorted(p.shape for p in parameters(theirs))
+    count = [sum(p.numel() for p in module.parameters()) for module in (ours, theirs)]
+    assert count[0] == count[1]
+
+
+def test_densecl_adds_a_local_head_to_mocos_backbone() -> None:
+    step = LightlyDenseCL(TINY, CPU)
+    heads = [sum(p.numel() for p in step.student[n].parameters()) for n in step.student]
+    assert heads[1] == heads[2] and torch.isfinite(step.step())
+
+
+def test_at_equal_weights_byol_has_lightlys_loss() -> None:
+    ours, theirs = OurStep(new_method("BYOL", TINY), TINY, CPU), LightlyBYOL(TINY, CPU)
+    method: Any = ours.method
+    with torch.no_grad():
+        for mine, other in (
+            (method.student.backbone.net, theirs.student["backbone"]),
+            (method.student.head.project, theirs.student["project"]),
+            (method.predict, theirs.student["predict"]),
+            (method.teacher.network.backbone.net, theirs.teacher["backbone"]),
+            (method.teacher.network.head.project, theirs.teacher["project"]),
+        ):
+            for one, two in zip(mine.parameters(), other.parameters(), strict=True):
+                one.copy_(two + 0.05 * torch.randn_like(two))
+                two.copy_(one)
+    loss, negative_cosine = ours.method(ours.views).loss, theirs.loss(*theirs.views)
+    # 2 - 2 cosine in both directions, against half the sum of their negative cosines
+    assert loss.item() == pytest.approx(4 + 4 * negative_cosine.item(), abs=1e-5)
+
+
+def test_the_bound_trains_the_backbone_alone() -> None:
+    bound = BackboneStep(TINY, CPU)
+    before = [p.clone() for p in bound.student.parameters()]
+    bound.step()
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, bound.student.parameters(), strict=True)
+    )
+    assert len(before) == len(list(TINY.new_backbone().parameters()))
+
+
+def test_peak_memory_counts_what_is_alive_together() -> None:
+    def step() -> None:
+        one = torch.zeros(1_000_000)
+        del one
+        two, three = torch.zeros(2_000_000), torch.zeros(500_000)
+        del two, three
+
+    peaks = [peak_bytes(step, CPU) for _ in range(2)]
+    assert peaks[0] == peaks[1] == pytest.approx(10_000_000, rel=1e-3)
