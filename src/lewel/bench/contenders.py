@@ -1,7 +1,7 @@
 """Training steps to be timed: our methods, and the bound that their backbone alone sets."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,13 @@ BOUND = "backbone alone"
 class Contender(Protocol):
     """Anything that takes whole training steps."""
 
-    module: nn.Module
-    optimizer: Optimizer
+    @property
+    def module(self) -> nn.Module:
+        """All that is kept between two steps, but the optimiser's state."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What moves the weights."""
 
     def step(self) -> Tensor:
         """One training step -> its loss."""
@@ -76,8 +81,8 @@ class BackboneStep:
             (self.student(view).pooled * target.pooled).mean()
             for view, target in zip(self.views, reversed(targets), strict=True)
         ]
-        loss = losses[0] + losses[1]
-        loss.backward()
+        loss: Tensor = losses[0] + losses[1]
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
@@ -86,13 +91,13 @@ class BackboneStep:
 def new_method(name: str, work: Workload) -> Method:
     """One of OURS at the sizes of a workload."""
     backbone = work.new_backbone()
-    head = {"dim": work.dim, "hidden": work.hidden}
-    aligned = {"aligned_dim": work.aligned_dim, "groups": work.groups}
+    head: dict[str, Any] = {"dim": work.dim, "hidden": work.hidden}
+    aligned: dict[str, Any] = {"aligned_dim": work.aligned_dim, "groups": work.groups}
     if name == "BYOL":
         return BYOL(backbone, **head, statistics=work.statistics)
     if name == "LEWEL_B":
         return LewelB(backbone, **head, **aligned, statistics=work.statistics)
-    contrast = {"queue": work.queue, "norm_groups": work.fitting_norm_groups()}
+    contrast: dict[str, Any] = {"queue": work.queue, "norm_groups": work.fitting_norm_groups()}
     if name == "MoCo v2":
         return MoCoV2(backbone, **head, **contrast)
     return LewelM(backbone, **head, **aligned, **contrast)

@@ -41,12 +41,12 @@ def head(inputs: int, hidden: int, outputs: int) -> nn.Module:
     """lightly's projection head with our layers: linear, batch norm, ReLU, linear."""
     from lightly.models.modules.heads import ProjectionHead
 
-    return ProjectionHead(
-        [
-            (inputs, hidden, nn.BatchNorm1d(hidden), nn.ReLU(), True),
-            (hidden, outputs, None, None, True),
-        ]
-    )
+    layers = [
+        (inputs, hidden, nn.BatchNorm1d(hidden), nn.ReLU(), True),
+        (hidden, outputs, None, None, True),
+    ]
+    out: nn.Module = ProjectionHead(layers)
+    return out
 
 
 class _Peer:

@@ -76,18 +76,19 @@ def lightly_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Reader
         BYOLView2Transform,
     )
 
-    first, second = (
-        {
-            "input_size": size,
-            "min_scale": recipe.crop_scale[0],
-            "gaussian_blur": recipe.blur,
-            "sigmas": recipe.blur_sigma,
-            "solarization_prob": recipe.solarise,
-        }
-        for recipe in recipes
-    )
+    first, second = (_lightly_settings(size, recipe) for recipe in recipes)
     transform = BYOLTransform(BYOLView1Transform(**first), BYOLView2Transform(**second))
     return {"lightly, all": _pass_over(root, transform)}
+
+
+def _lightly_settings(size: int, recipe: ViewRecipe) -> dict[str, Any]:
+    return {
+        "input_size": size,
+        "min_scale": recipe.crop_scale[0],
+        "gaussian_blur": recipe.blur,
+        "sigmas": recipe.blur_sigma,
+        "solarization_prob": recipe.solarise,
+    }
 
 
 def _passes(root: str, transforms: Sequence[Callable[[Any], Any]]) -> Callable[[], object]:

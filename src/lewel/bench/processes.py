@@ -88,4 +88,4 @@ def _train(ranks: int, threads: int) -> float:
             raise RunError(f"A run on {ranks} ranks failed: {' '.join(last)}")
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     paces = [line["images_per_s"] for line in lines if "images_per_s" in line]
-    return median(paces[1:])
+    return float(median(paces[1:]))

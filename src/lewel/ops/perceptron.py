@@ -88,7 +88,7 @@ class _LinearVariance(torch.autograd.Function):
         return (spread * weight).sum(1)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         centred, weight, spread = ctx.saved_tensors
         column = 2 * slope[:, None]
@@ -110,7 +110,7 @@ class _GatheredMoments(torch.autograd.Function):
         return mean, square.div_(rows)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
         maps, values = ctx.saved_tensors
         rows = maps.shape[0] * maps.shape[1]
@@ -137,7 +137,7 @@ class _GatheredPerceptron(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         maps, values, weight = ctx.saved_tensors
         slope = slope.contiguous()
@@ -191,6 +191,6 @@ class _PerceptronLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         return *(slope * gradient for gradient in ctx.saved_tensors), None, None
