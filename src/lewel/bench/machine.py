@@ -39,6 +39,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "processor": processor(),
         "cores": cores,
         "threads": threads,
+        "clock": "processor" if threads == 1 and not torch.cuda.is_available() else "wall",
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -58,6 +59,7 @@ def sentence(machine: dict[str, Any]) -> str:
     )
     return (
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, "
-        f"threads: {machine['threads']}, {machine['device']}, Python {machine['python']}, "
+        f"threads: {machine['threads']} ({machine['clock']} time), {machine['device']}, "
+        f"Python {machine['python']}, "
         f"{packages}{busy}."
     )

@@ -1,11 +1,28 @@
 """Bytes that a step holds at its peak, counted at the allocator: the same number in every run."""
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """No words on stderr: the profiler looks for GPUs there, and says that there are none."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def kept_bytes(module: nn.Module, optimizer: Optimizer) -> int:
@@ -24,7 +41,10 @@ def peak_bytes(step: Callable[[], Any], device: torch.device) -> int:
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as p:
+    with (
+        _silent(),
+        torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as p,
+    ):
         step()
     results: Any = p.profiler
     now = most = 0
