@@ -12,7 +12,18 @@ from lewel.bench.timing import interleaved, ratio
 from lewel.bench.workload import Workload
 from lewel.cli import run
 
-TINY = ["--backbone", "resnet10", "--image-size", "32", "--batch-size", "4", "--hidden", "16"]
+TINY = [
+    "--backbone",
+    "resnet10",
+    "--width",
+    "8",
+    "--image-size",
+    "32",
+    "--batch-size",
+    "4",
+    "--hidden",
+    "16",
+]
 
 
 def test_growth_is_the_power_of_the_law() -> None:

@@ -193,6 +193,8 @@ def data(
 def scale(
     *axes: Literal["image_size", "batch", "maps", "positions", "workers", "ranks"],
     backbone: str = "resnet18",
+    stem: Literal["imagenet", "medium", "small"] = "imagenet",
+    width: int = 64,
     image_size: int = 64,
     batch_size: int = 32,
     hidden: int = 1024,
@@ -214,6 +216,10 @@ def scale(
         Only these; by default all.
     backbone
         A ResNet's name, or timm/NAME.
+    stem
+        A ResNet's first layers.
+    width
+        Channels of a ResNet's first stage.
     image_size
         Side of the views in pixels, from where larger ones are tried.
     batch_size
@@ -239,6 +245,8 @@ def scale(
     make_folder(out)
     work = Workload(
         backbone=backbone,
+        stem=stem,
+        width=width,
         image_size=image_size,
         batch_size=batch_size,
         hidden=hidden,
