@@ -13,6 +13,9 @@ from lewel.bench.workload import Workload
 from lewel.cli import run
 
 TINY = [
+    *("--backbone", "resnet10", "--width", "8", "--image-size", "32"),
+    *("--batch-size", "4", "--hidden", "16"),
+]
     "--backbone",
     "resnet10",
     "--width",

@@ -8,6 +8,11 @@ from rich.console import Console
 
 bench = App(name="bench", help="Measure speed and memory, side by side with the field's code.")
 
+NEXT = {
+    "step": "  lewel bench step",
+    "data": "  lewel bench data FOLDER",
+    "scale": "  lewel bench scale",
+}
 Out = Annotated[Path, Parameter(help="The folder that results and plots go to.")]
 Rounds = Annotated[int, Parameter(help="How often each contender is timed, in turns.")]
 Threads = Annotated[int | None, Parameter(help="Processor threads; by default one a core.")]
@@ -136,8 +141,10 @@ def _finish(
         title = f"bench {result['bench']}: {result['title']}"
         put_section(markdown, title, body, result["machine"])
         written.append(markdown)
-    for file in written:
-        console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
+    others = [name for name in NEXT if name != result["bench"]]
+    lines = [*(f"wrote {file}" for file in written), "next:", *(NEXT[name] for name in others)]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @bench.command
