@@ -16,17 +16,6 @@ TINY = [
     *("--backbone", "resnet10", "--width", "8", "--image-size", "32"),
     *("--batch-size", "4", "--hidden", "16"),
 ]
-    "--backbone",
-    "resnet10",
-    "--width",
-    "8",
-    "--image-size",
-    "32",
-    "--batch-size",
-    "4",
-    "--hidden",
-    "16",
-]
 
 
 def test_growth_is_the_power_of_the_law() -> None:
