@@ -18,7 +18,6 @@ from lewel.bench.timing import Bar, interleaved, ratio, spread_of
 from lewel.bench.workload import Workload
 from lewel.errors import UserError
 from lewel.files import write_atomically
-from lewel.train.allocator import keep_freed_memory
 
 HEADER = ("step", "ms", "quartiles", "x BYOL", "x backbone", "x lightly BYOL", "memory MB", "x")
 COMPARED = ("BYOL", BOUND, "lightly BYOL")
@@ -37,8 +36,6 @@ def bench_step(
     """Time and measure all contenders of a workload -> what is written as JSON."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(threads)
-    if device.type == "cpu":
-        keep_freed_memory()  # as in a run; lightly's steps gain by it too
     machine = describe_machine(threads)
     peers = peer_contenders(work)
     if not peers:
