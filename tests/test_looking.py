@@ -169,7 +169,8 @@ def test_where_is_answered_once(trained: Path, capsys: pytest.CaptureFixture[str
     after = entries(trained)
     assert len(after) == len(before)
     assert after[-1]["answer"]["rivals"] == before[-1]["answer"]["rivals"]
-    assert run(["results", str(trained)]) == 2  # accuracies alone are listed, and there are none
+    assert run(["results", str(trained)]) == 0
+    assert "consistency" in capsys.readouterr().out
     assert "has no results yet" in capsys.readouterr().err
 
 

@@ -95,9 +95,12 @@ class MLP(nn.Module):
         return self.norm
 
     def _can_fold(self, tokens: Tensor) -> bool:
-        """Whether the norm is a plain one, in full precision: not in groups, not over ranks."""
+        """Whether the norm is a plain one, in full precision: not in groups, not over ranks.
+
+        Only on a CPU: parts that fit its cache would be many small kernels of a GPU.
+        """
         plain = type(self.norm) is nn.BatchNorm1d and self.norm.momentum is not None
-        return plain and not torch.is_autocast_enabled(tokens.device.type)
+        return plain and tokens.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def _folds(self, rows: Tensor) -> bool:
         """Whether rows (M, inputs) are so many that it pays to fold the norm."""
