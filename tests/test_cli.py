@@ -175,7 +175,8 @@ def test_dry_run_shows_the_configuration_and_trains_nothing(
 def test_flags_are_checked_with_the_recipe_not_with_the_defaults(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.yaml").write_text("batch_size: 96\n")
+    small = "backbone: resnet10\nstem: small\nwidth: 8\nimage_size: 32\nhead: {hidden: 16}\n"
+    (tmp_path / "mine.yaml").write_text(f"batch_size: 96\n{small}")
     command = ["pretrain", "scenes", "--recipe", str(tmp_path / "mine.yaml"), "--dry-run"]
     assert run([*command, "--accumulate", "3"]) == 0
     assert "learning rate: 0.3375" in capsys.readouterr().out  # 1.8 at 512
