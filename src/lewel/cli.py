@@ -9,8 +9,7 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import exchanging, judging, looking, packing, reporting, training
-from lewel.commands.bench import bench
+from lewel.commands import exchanging, judging, looking, packing, reporting, training, transferring
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 
@@ -27,6 +26,7 @@ for command in (
     judging.knn,
     judging.linear,
     judging.finetune,
+    transferring.segment,
     judging.embed,
     judging.results,
     looking.maps,

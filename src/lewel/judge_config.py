@@ -1,9 +1,9 @@
 """What judging a backbone takes: one typed model for flags, help texts and checks."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from lewel.config import Part
 
@@ -84,3 +84,52 @@ class WhereConfig(Part):
     again: bool = Field(False, description="Compute it, even where the answer is known.")
     seed: int = Field(0, ge=0, description="Decides images, views and random maps.")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
+
+
+def _as_text(value: Any) -> Any:
+    """A recipe may give one number where a flag gives several with commas."""
+    return f"{value:g}" if isinstance(value, int | float) else value
+
+
+class SegmentConfig(JudgeConfig):
+    """A dilated FCN on the backbone; the defaults are the paper's."""
+
+    data: str = Field(
+        description="A Pascal VOC folder, a folder with images/ and masks/, or scenes."
+    )
+    split: str | None = Field(
+        None, description="VOC's list to learn from; by default train_aug where it is, else train."
+    )
+    batch_size: int = Field(16, ge=2, description="Total batch over all devices.")
+    iterations: int = Field(20_000, ge=1, description="Steps of learning.")
+    crop: int = Field(512, ge=16, description="Side of the training crops in pixels.")
+    short_side: int | None = Field(
+        None, ge=16, description="Bring the shorter side to this, times 0.5-2 when learning."
+    )
+    lr: Annotated[str, BeforeValidator(_as_text)] = Field(
+        "0.01", description="First rate, at lr-batch-size; several with commas are all tried."
+    )
+    lr_batch_size: int = Field(16, ge=1, description="The batch that rates are for.")
+    min_lr: float = Field(1e-4, ge=0, description="Last rate, at lr-batch-size.")
+    power: float = Field(0.9, gt=0, description="Of the fall of the rate.")
+    weight_decay: float = Field(5e-4, ge=0, description="Weight decay of all weights.")
+    channels: int = Field(512, ge=1, description="Width of the head.")
+    auxiliary_channels: int = Field(256, ge=1, description="Width of the head that helps to learn.")
+    sync_batch_norm: bool = Field(False, description="Batch norm over all devices: GPUs only.")
+    scratch: bool = Field(False, description="Begin with fresh weights: the supervised baseline.")
+
+    @field_validator("lr")
+    @classmethod
+    def _rates_are_numbers(cls, value: str) -> str:
+        try:
+            rates = [float(part) for part in value.split(",")]
+        except ValueError:
+            rates = []
+        if not rates or not all(0 < rate < float("inf") for rate in rates):
+            raise ValueError(f"{value!r} is no rate: expected a number such as 0.01, or several")
+        return ",".join(f"{rate:g}" for rate in rates)
+
+    @property
+    def rates(self) -> list[float]:
+        """The rates to try."""
+        return [float(part) for part in self.lr.split(",")]

@@ -20,7 +20,7 @@ from lewel.eval.features import Extractor
 from lewel.eval.knn import knn_scores
 from lewel.eval.results import Results, fingerprint
 from lewel.eval.scores import judge
-from lewel.judge_config import JudgeConfig, KnnConfig, LearnConfig
+from lewel.judge_config import JudgeConfig, KnnConfig, LearnConfig, SegmentConfig
 from lewel.ops.ranks import rank, ranks
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.launch import launch
@@ -90,7 +90,8 @@ class Subject:
 
     def question(self) -> dict[str, Any]:
         """What is asked: two equal questions have the same answer."""
-        learns = isinstance(self.config, LearnConfig) and not getattr(self.config, "fast", False)
+        learns = isinstance(self.config, LearnConfig | SegmentConfig)
+        learns = learns and not getattr(self.config, "fast", False)
         free = FREE if learns else FREE | {"batch_size"}
         asked = self.config.model_dump(mode="json", exclude=free | {"backbone", "partial"})
         return {
@@ -147,7 +148,7 @@ def ask(
         console.print(word, highlight=False, markup=False, soft_wrap=True)
         return known, results.path(task)
     place = placement(config.devices, config.nodes)
-    fabric = open_fabric(place, config.accelerator, config.precision, False)
+    fabric = open_fabric(place, config.accelerator, config.precision, synchronised(config))
     if place.ranks > 1 and place.starter == "lewel":
         launch(fabric, answer_in_process, task, work, what, config, out, opens, place)
     else:
@@ -157,6 +158,11 @@ def ask(
     if kept is None:  # another rank than the first
         return {}, results.path(task)
     return kept, results.path(task)
+
+
+def synchronised(config: JudgeConfig) -> bool:
+    """Whether batch norms are to take their statistics over all devices."""
+    return bool(getattr(config, "sync_batch_norm", False))
 
 
 def answer_in_process(

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from lewel.data.masked import Masked, open_masked
+from lewel.data.images import UnreadableImage
+from lewel.data.masks import Masked, judged_masks
 from lewel.data.sources import Source, Subset, digest, open_data
 from lewel.data.voc import IGNORED
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.eval.choice import agreement, image_side
 from lewel.eval.features import whole_view
 from lewel.eval.looks import Look, look_at
@@ -38,7 +39,8 @@ def ask_where(run: Path, config: WhereConfig, console: Console) -> tuple[dict[st
     device = open_fabric(placement(1, 1), config.accelerator, "32", False).device
     size = config.image_size
     looker = open_looker(run, image_size=size, device=device)
-    masked = open_masked(config.data, looker.config.image_size)
+    # Scenes as `open_data` draws them.
+    masked = judged_masks(config.data, looker.config.image_size * 3 // 2)
     source = masked or without_masks(config.data, looker.config.image_size)
     indices = chosen_images(source, config.limit, config.seed)
     folder = RunFolder(run.expanduser())
@@ -146,7 +148,10 @@ def cells(masked: Masked, indices: np.ndarray, size: int, side: int) -> tuple[Te
     """How much of each cell of whole images is object, and how much is known: (B, N) each."""
     planes = []
     for index in indices.tolist():
-        mask = torch.from_numpy(masked.mask(index))
+        try:
+            _, mask = masked.pair(index)
+        except UnreadableImage as error:
+            raise RunError(f"{masked.describe(index)}: {error}.") from None
         known = mask != IGNORED
         # Cut and resized as the image is, so that both show the same.
         plane = whole_view(torch.stack([(mask > 0) & known, known]).float(), size)

@@ -54,7 +54,7 @@ def linear(
     from lewel.judging import ask
     from lewel.learning import judge_linear
 
-    console, config = Console(), _with_recipe(config, recipe)
+    console, config = Console(), with_recipe(config, recipe)
     task = "linear_fast" if config.fast else "linear"
     answer, path = ask(task, judge_linear, backbone, config, out, console)
     if answer:
@@ -80,7 +80,7 @@ def finetune(
     from lewel.judging import ask
     from lewel.learning import judge_finetuned
 
-    console, config = Console(), _with_recipe(config, recipe)
+    console, config = Console(), with_recipe(config, recipe)
     answer, path = ask("finetune", judge_finetuned, backbone, config, out, console)
     if answer:
         _show(console, answer, path, f"{answer['labelled']:,} labels")
@@ -89,7 +89,7 @@ def finetune(
 Judging = TypeVar("Judging", bound=JudgeConfig)
 
 
-def _with_recipe(config: Judging, recipe: str | None) -> Judging:
+def with_recipe(config: Judging, recipe: str | None) -> Judging:
     """A recipe for judging, then what the user said on top of it."""
     if recipe is None:
         return config

@@ -27,6 +27,11 @@ def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSch
     return cosine(peak, 0.0, (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0)
 
 
+def poly(peak: float, progress: float, power: float, lowest: float) -> float:
+    """From the peak (progress 0) to the lowest rate (progress 1), by a power of what is left."""
+    return lowest + (peak - lowest) * math.pow(1 - progress, power)
+
+
 def teacher_momentum(start: float, progress: float, schedule: MomentumSchedule) -> float:
     """alpha of xi <- alpha xi + (1 - alpha) theta: constant, or rising to 1 along a cosine."""
     return start if schedule == "constant" else cosine(start, 1.0, progress)

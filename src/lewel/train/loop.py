@@ -112,7 +112,7 @@ def _train(run: Training, interruption: Interruption) -> None:
             lines = run.metrics.flush()
             collapse.look(lines, run.step / plan.steps)
             run.display.show(lines[-1])
-        if run.step % order.steps_per_epoch == 0 or run.step == plan.steps:
+        if plan.saves_after(run.step):
             with clock.paused():
                 keeper.save()
 

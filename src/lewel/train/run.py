@@ -38,10 +38,15 @@ class Plan:
     log_every: int
     checkpoint_minutes: float
     probe_every: float  # epochs; 0 for never
+    saves_epochs: bool = True  # False where epochs are short: every few minutes, and at the end
 
     @property
     def images_per_epoch(self) -> int:
         return self.order.steps_per_epoch * self.order.batch_size
+
+    def saves_after(self, step: int) -> bool:
+        """Whether a checkpoint is due after so many steps, whatever the time."""
+        return step == self.steps or (self.saves_epochs and step % self.order.steps_per_epoch == 0)
 
     def probes_after(self, step: int) -> bool:
         """Whether the k-NN probe runs after this many steps: before, every so often, at the end."""
