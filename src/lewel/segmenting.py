@@ -108,7 +108,8 @@ def learn(job: Job, model: Segmenter, source: Masked) -> Segmenter:
         return [images.contiguous(memory_format=layout)], masks.long()
 
     crops = MaskCrops(source, config.crop, config.short_side, config.seed)
-    optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9, weight_decay=config.weight_decay)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = SGD(weights, lr=0.0, momentum=0.9, weight_decay=config.weight_decay)
     return train_judged(job, model, optimizer, plan, crops, inputs)
 
 

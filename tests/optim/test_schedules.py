@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lewel.optim.schedules import cosine, learning_rate, teacher_momentum
+from lewel.optim.schedules import cosine, learning_rate, poly, teacher_momentum
 
 
 def test_cosine_goes_from_start_to_end() -> None:
@@ -35,3 +35,10 @@ def test_the_teachers_momentum_rises_to_one() -> None:
     assert teacher_momentum(0.98, 0.0, "cosine") == pytest.approx(0.98)
     assert teacher_momentum(0.98, 1.0, "cosine") == pytest.approx(1.0)
     assert teacher_momentum(0.98, 0.7, "constant") == 0.98
+
+
+def test_poly_falls_to_the_lowest_rate() -> None:
+    assert poly(0.01, 0.0, 0.9, 1e-4) == pytest.approx(0.01)
+    assert poly(0.01, 1.0, 0.9, 1e-4) == pytest.approx(1e-4)
+    assert poly(0.01, 0.5, 0.9, 1e-4) == pytest.approx(1e-4 + 0.0099 * 0.535886731)
+    assert poly(0.01, 0.25, 1.0, 0.0) == pytest.approx(0.0075)

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
@@ -11,6 +10,7 @@ from lewel.errors import UserError
 from lewel.nn.backbone import Backbone, ResNetBackbone, TimmBackbone
 
 STRIDE = 8  # of the maps that a dilated FCN classifies
+TAKEN = "segment takes ResNets, and convolutional networks of timm such as timm/convnext_atto"
 
 
 class DenseFeatures(nn.Module):
@@ -80,14 +80,21 @@ class DenseTimm(DenseFeatures):
 
     def __init__(self, backbone: TimmBackbone, name: str) -> None:
         super().__init__()
-        self.net, levels = _timm_levels(backbone, name)
-        # What comes after the maps would wait for gradients in vain.
-        self.net.prune_intermediate_layers(levels, prune_norm=True, prune_head=True)
-        self.levels = levels
-        about = self.net.feature_info
-        third, last = (int(about.channels(level)) for level in levels)
-        self.channels = (third, last)
-        self.stride = int(about.reduction(levels[-1]))
+        self.net, self.levels = _timm_levels(backbone, name)
+        trial = next(self.net.parameters()).new_zeros(1, 3, 64, 96)
+        try:  # validation images have any shape
+            third, last = self.eval()(trial)
+        except (AssertionError, RuntimeError) as error:
+            raise UserError(
+                f"{name} does not take images of any shape ({str(error).splitlines()[0]}): {TAKEN}."
+            ) from None
+        (third.sum() + last.sum()).backward()
+        for weight in self.net.parameters():
+            # What comes after the maps would wait for gradients in vain.
+            weight.requires_grad_(weight.grad is not None)
+            weight.grad = None
+        self.channels = (third.shape[1], last.shape[1])
+        self.stride = 64 // last.shape[2]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         third, last = self.net.forward_intermediates(
@@ -103,30 +110,17 @@ def _timm_levels(backbone: TimmBackbone, name: str) -> tuple[Any, list[int]]:
     net: Any = backbone.net
     about = getattr(net, "feature_info", None)
     strides: list[int] = []
-    if hasattr(net, "forward_intermediates") and hasattr(net, "prune_intermediate_layers"):
+    if hasattr(net, "forward_intermediates"):
         strides = [int(level["reduction"]) for level in about or []]
     if not {8, 16, 32} <= set(strides):
-        raise UserError(
-            f"{name} has no pyramid of maps at strides 8, 16 and 32: segment takes ResNets, and "
-            "convolutional networks of timm such as timm/convnext_atto."
-        )
+        raise UserError(f"{name} has no pyramid of maps at strides 8, 16 and 32: {TAKEN}.")
     with suppress(TypeError, AssertionError, NotImplementedError):  # not all can be dilated
         finer = timm.create_model(
             name.removeprefix("timm/"), num_classes=0, global_pool="", output_stride=STRIDE
         )
         finer.load_state_dict(net.state_dict())
         net = finer.to(next(net.parameters()).device)
-    levels = [len(strides) - 2, len(strides) - 1]
-    try:  # validation images have any shape
-        with torch.no_grad():
-            trial = next(net.parameters()).new_zeros(1, 3, 64, 96)
-            net.eval().forward_intermediates(trial, indices=levels)
-    except (AssertionError, RuntimeError) as error:
-        raise UserError(
-            f"{name} does not take images of any shape ({str(error).splitlines()[0]}): segment "
-            "takes ResNets, and convolutional networks of timm such as timm/convnext_atto."
-        ) from None
-    return net, levels
+    return net, [len(strides) - 2, len(strides) - 1]
 
 
 def dense(backbone: Backbone, name: str) -> DenseFeatures:
