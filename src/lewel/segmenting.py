@@ -175,12 +175,11 @@ def bar(job: Job) -> Progress:
 def check_pairs(job: Job, *sources: Masked) -> None:
     """Read every image and mask once: none of them may end the work after hours of learning."""
     faults: list[str] = []
+    sources = tuple(source for source in sources if source.name != "scenes")
     total = sum(len(source) for source in sources)
     with bar(job) as progress:
         shown = progress.add_task(f"checking {total:,} images and masks", total=total)
         for source in sources:
-            if source.name == "scenes":
-                continue
             mine = np.arange(rank(), len(source), ranks())
             for _, _, fault in Pairs(source, mine).loader(job.extractor.workers):
                 faults += [fault] if fault else []
