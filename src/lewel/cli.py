@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from lewel.commands import exchanging, judging, looking, packing, reporting, training, transferring
+from lewel.commands.bench import bench
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 

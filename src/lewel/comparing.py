@@ -15,7 +15,7 @@ COLUMNS = ("run", "method", "backbone", "task", "data", "result", "95 %", "also"
 # Which number of an answer is what; its result is the first that it has, the others stand beside.
 SHARES = {"top1": "top-1", "miou": "mIoU", "top5": "top-5"}
 MAPS = ("consistency", "pointing", "iou")  # of `lewel where`
-PAPER_DATA = "imagenet"  # what the paper's numbers were judged on
+PAPER_DATA = {"segment": "VOC2012-train_aug"}  # what a task's numbers were judged on; or imagenet
 
 
 class Row(NamedTuple):
@@ -69,15 +69,13 @@ def cells_of(
 ) -> list[str]:
     """One question and its answer."""
     question, answer = entry["question"], entry["answer"]
-    learns, fresh = "lr" in question, question["weights"] == "untrained"
-    asked = task_of(task, question)
+    fresh, asked = question["weights"] == "untrained", task_of(task, question)
+    learns = "labels" in question or "iterations" in question  # the backbone too
     main, *others = scores_of(answer)
-    comparable = answer["data"] == PAPER_DATA and not fresh
+    comparable = answer["data"] == PAPER_DATA.get(task, "imagenet") and not fresh
     return [
         run.name,
-        ("supervised" if learns and asked != "linear" else "untrained")
-        if fresh
-        else card.get("method", "-"),
+        ("supervised" if learns else "untrained") if fresh else card.get("method", "-"),
         answer["backbone"],
         described(asked, task, question, answer),
         answer["data"],
@@ -116,6 +114,9 @@ def described(asked: str, task: str, question: dict[str, Any], answer: dict[str,
         return f"{asked} (k = {answer['k']})"
     if "epochs" in question and task != "linear_fast":
         return f"{asked} ({question['epochs']} epochs)"
+    if "iterations" in question:
+        searched = f", best of {len(answer['search'])}" if "search" in answer else ""
+        return f"{asked} ({question['iterations']:,} steps, lr {answer['lr']:g}{searched})"
     return asked
 
 
