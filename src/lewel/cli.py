@@ -9,7 +9,16 @@ from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import exchanging, judging, looking, packing, reporting, training, transferring
+from lewel.commands import (
+    detecting,
+    exchanging,
+    judging,
+    looking,
+    packing,
+    reporting,
+    training,
+    transferring,
+)
 from lewel.commands.bench import bench
 from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
@@ -28,6 +37,7 @@ for command in (
     judging.linear,
     judging.finetune,
     transferring.segment,
+    detecting.detect,
     judging.embed,
     judging.results,
     looking.maps,

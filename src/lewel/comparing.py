@@ -14,8 +14,16 @@ from lewel.recipes import list_recipes, paper_numbers, read_recipe
 COLUMNS = ("run", "method", "backbone", "task", "data", "result", "95 %", "also", "images", "paper")
 # Which number of an answer is what; its result is the first that it has, the others stand beside.
 SHARES = {"top1": "top-1", "miou": "mIoU", "top5": "top-5"}
+PRECISIONS = ("AP", "AP50", "AP75")
 MAPS = ("consistency", "pointing", "iou")  # of `lewel where`
 PAPER_DATA = {"segment": "VOC2012-train_aug"}  # what a task's numbers were judged on; or imagenet
+# What is learned, how it is seen, for how long, and whether with masks -> the paper's name of it.
+DETECTION = {
+    ("voc0712", "c4", 24_000, False): "detect voc c4",
+    ("coco", "c4", 90_000, True): "detect coco c4",
+    ("coco", "fpn", 90_000, True): "detect coco fpn 1x",
+    ("coco", "fpn", 180_000, True): "detect coco fpn 2x",
+}
 
 
 class Row(NamedTuple):
@@ -69,10 +77,10 @@ def cells_of(
 ) -> list[str]:
     """One question and its answer."""
     question, answer = entry["question"], entry["answer"]
-    fresh, asked = question["weights"] == "untrained", task_of(task, question)
+    fresh, asked = question["weights"] == "untrained", task_of(task, entry)
     learns = "labels" in question or "iterations" in question  # the backbone too
     main, *others = scores_of(answer)
-    comparable = answer["data"] == PAPER_DATA.get(task, "imagenet") and not fresh
+    comparable = task == "detect" or answer["data"] == PAPER_DATA.get(task, "imagenet")
     return [
         run.name,
         ("supervised" if learns else "untrained") if fresh else card.get("method", "-"),
@@ -83,7 +91,7 @@ def cells_of(
         main.interval,
         ", ".join(f"{score.name} {score.value}" for score in others),
         f"{answer['images']:,}" if "images" in answer else "",
-        stated(paper.get(asked)) if comparable else "",
+        stated(paper.get(asked)) if comparable and not fresh else "",
     ]
 
 
@@ -96,15 +104,26 @@ def scores_of(answer: dict[str, Any]) -> list[Score]:
             for name, one in found.items()
             if one is not None and one["value"] is not None
         ] or [Score("", "", "")]
+    if "AP" in answer:
+        boxes = [(name, answer[name]) for name in PRECISIONS]
+        masks = [(f"mask {name}", answer.get("mask", {}).get(name)) for name in PRECISIONS]
+        told = [(name, value) for name, value in boxes + masks if value is not None]
+        rule = Score("by", f"{answer['rule']}'s rule", "")
+        return [*(Score(name, f"{value:.1%}", "") for name, value in told), rule]
     low, high = answer.get("interval", (0.0, 0.0))
     interval = f"{100 * low:.1f}-{100 * high:.1f}" if "interval" in answer else ""
     shares = [(name, answer[key]) for key, name in SHARES.items() if key in answer]
     return [Score(name, f"{value:.1%}", interval) for name, value in shares] or [Score("", "", "")]
 
 
-def task_of(task: str, question: dict[str, Any]) -> str:
+def task_of(task: str, entry: Entry) -> str:
     """The task as the paper's tables tell it: fine-tuning by its share of the labels."""
+    question = entry["question"]
     labels = question.get("labels")
+    if "arch" in question:
+        own = question["limit"] is None and question["batch_size"] == 16
+        asked = (entry["answer"]["data"], *(question[k] for k in ("arch", "iterations", "masks")))
+        return DETECTION.get(asked if own else (), f"{task} {question['arch']}")
     return task if labels is None else f"{task} {labels if labels.endswith('%') else 'by list'}"
 
 
@@ -115,8 +134,10 @@ def described(asked: str, task: str, question: dict[str, Any], answer: dict[str,
     if "epochs" in question and task != "linear_fast":
         return f"{asked} ({question['epochs']} epochs)"
     if "iterations" in question:
-        searched = f", best of {len(answer['search'])}" if "search" in answer else ""
-        return f"{asked} ({question['iterations']:,} steps, lr {answer['lr']:g}{searched})"
+        tried = len(answer.get("search", answer.get("rates", ())))
+        searched = f", best of {tried}" if tried else ""
+        rate = answer.get("lr", question["lr"])
+        return f"{asked} ({question['iterations']:,} steps, lr {rate}{searched})"
     return asked
 
 

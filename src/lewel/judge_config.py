@@ -91,7 +91,34 @@ def _as_text(value: Any) -> Any:
     return f"{value:g}" if isinstance(value, int | float) else value
 
 
-class SegmentConfig(JudgeConfig):
+Rates = Annotated[str, BeforeValidator(_as_text)]
+
+
+class DenseConfig(JudgeConfig):
+    """Dense transfer: several rates may be tried."""
+
+    lr: Rates
+
+    @field_validator("lr")
+    @classmethod
+    def _rates_are_numbers(cls, value: str) -> str:
+        try:
+            rates = [float(part) for part in value.split(",")]
+        except ValueError:
+            rates = []
+        if not rates or not all(0 < rate < float("inf") for rate in rates):
+            raise ValueError(f"{value!r} is no rate: expected a number such as 0.01, or several")
+        if len(set(rates)) < len(rates):
+            raise ValueError(f"{value!r} names a rate twice")
+        return ",".join(f"{rate:g}" for rate in rates)
+
+    @property
+    def rates(self) -> list[float]:
+        """The rates to try."""
+        return [float(part) for part in self.lr.split(",")]
+
+
+class SegmentConfig(DenseConfig):
     """A dilated FCN on the backbone; the defaults are the paper's."""
 
     data: str = Field(
@@ -106,9 +133,7 @@ class SegmentConfig(JudgeConfig):
     short_side: int | None = Field(
         None, ge=16, description="Bring the shorter side to this, times 0.5-2 when learning."
     )
-    lr: Annotated[str, BeforeValidator(_as_text)] = Field(
-        "0.01", description="First rate, at lr-batch-size; several with commas are all tried."
-    )
+    lr: Rates = Field("0.01", description="First rate, at lr-batch-size; or several, 0.01,0.02.")
     lr_batch_size: int = Field(16, ge=1, description="The batch that rates are for.")
     min_lr: float = Field(1e-4, ge=0, description="Last rate, at lr-batch-size.")
     power: float = Field(0.9, gt=0, description="Of the fall of the rate.")
@@ -118,18 +143,42 @@ class SegmentConfig(JudgeConfig):
     sync_batch_norm: bool = Field(False, description="Batch norm over all devices: GPUs only.")
     scratch: bool = Field(False, description="Begin with fresh weights: the supervised baseline.")
 
-    @field_validator("lr")
-    @classmethod
-    def _rates_are_numbers(cls, value: str) -> str:
-        try:
-            rates = [float(part) for part in value.split(",")]
-        except ValueError:
-            rates = []
-        if not rates or not all(0 < rate < float("inf") for rate in rates):
-            raise ValueError(f"{value!r} is no rate: expected a number such as 0.01, or several")
-        return ",".join(f"{rate:g}" for rate in rates)
 
-    @property
-    def rates(self) -> list[float]:
-        """The rates to try."""
-        return [float(part) for part in self.lr.split(",")]
+Numbers = Parameter(negative=(), consume_multiple=True)
+
+
+class DetectConfig(DenseConfig):
+    """Faster R-CNN and Mask R-CNN; the defaults are the paper's for Pascal VOC."""
+
+    data: str = Field(description="A Pascal VOC folder, a COCO folder, or scenes.")
+    arch: Literal["c4", "fpn"] = Field("c4", description="One map of the backbone, or a pyramid.")
+    masks: bool = Field(False, description="Mask R-CNN: learn masks too.")
+    train_split: str | None = Field(None, description="e.g. trainval, 2007/trainval, train2017.")
+    val_split: str | None = Field(None, description="What to judge on: e.g. test, val2017.")
+    val_limit: int | None = Field(None, ge=1, description="Judge on so many images only.")
+    batch_size: int = Field(16, ge=1, description="Total batch over all devices.")
+    iterations: int = Field(24_000, ge=1, description="Steps of the training.")
+    lr: Rates = Field("0.02", description="Peak rate at lr-batch-size; several, e.g. 0.01,0.02.")
+    lr_batch_size: int = Field(16, ge=1, description="The batch that rates are for.")
+    warmup: int = Field(100, ge=0, description="Steps over which the rate rises.")
+    decays: Annotated[tuple[float, ...], Numbers] = Field(
+        (0.75, 0.9166667), description="Shares of the training where the rate falls to a tenth."
+    )
+    weight_decay: float = Field(1e-4, ge=0, description="Of all weights but norm layers'.")
+    short_sides: Annotated[tuple[int, ...], Numbers] = Field(
+        tuple(range(480, 801, 32)),
+        min_length=1,
+        description="Shorter sides in training, in pixels.",
+    )
+    test_side: int = Field(800, ge=16, description="Shorter side when judged; scenes' size.")
+    long_side: int = Field(1333, ge=16, description="No image is longer.")
+    rois: int = Field(512, ge=1, description="Regions an image to learn from.")
+    anchors: int = Field(256, ge=1, description="Anchors an image to learn from.")
+    proposals: Annotated[tuple[int, int, int, int] | None, Numbers] = Field(
+        None, description="Before and after NMS in training, then in tests; by default the arch's."
+    )
+    width: int = Field(256, ge=1, description="Channels of the pyramid and of the mask head.")
+    hidden: int = Field(1024, ge=1, description="Units of the pyramid's box head.")
+    precise_bn: int = Field(
+        200, ge=0, description="Batches that set batch norm's statistics before judging."
+    )

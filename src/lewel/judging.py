@@ -20,7 +20,7 @@ from lewel.eval.features import Extractor
 from lewel.eval.knn import knn_scores
 from lewel.eval.results import Results, fingerprint
 from lewel.eval.scores import judge
-from lewel.judge_config import JudgeConfig, KnnConfig, LearnConfig, SegmentConfig
+from lewel.judge_config import DetectConfig, JudgeConfig, KnnConfig, LearnConfig, SegmentConfig
 from lewel.ops.ranks import rank, ranks
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.launch import launch
@@ -90,7 +90,7 @@ class Subject:
 
     def question(self) -> dict[str, Any]:
         """What is asked: two equal questions have the same answer."""
-        learns = isinstance(self.config, LearnConfig | SegmentConfig)
+        learns = isinstance(self.config, LearnConfig | SegmentConfig | DetectConfig)
         learns = learns and not getattr(self.config, "fast", False)
         free = FREE if learns else FREE | {"batch_size"}
         asked = self.config.model_dump(mode="json", exclude=free | {"backbone", "partial"})

@@ -142,11 +142,14 @@ def train_judged(
     plan: Plan,
     dataset: Samples,
     inputs: Callable[[Any], tuple[Any, ...]],
+    *,
+    keep: bool = False,
 ) -> Model:
-    """The loop of pre-training with another model in it: same devices, progress and resuming."""
-    question, fabric = job.subject.question(), job.fabric
-    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
-    folder = job.subject.results.folder / f"learning-{name}"
+    """The loop of pre-training with another model in it: same devices, progress and resuming.
+
+    `keep` leaves the last checkpoint, for judging that takes long: the caller `forget`s it.
+    """
+    question, fabric, folder = job.subject.question(), job.fabric, learning_folder(job)
     if rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
     model.to(fabric.device)
@@ -178,9 +181,22 @@ def train_judged(
         train(run)
     finally:
         run.display.close()
-    if rank() == 0:
-        shutil.rmtree(folder / "checkpoints")  # the answer is all that is kept, with its curve
+    if not keep:
+        forget(job)
     return model
+
+
+def learning_folder(job: Job) -> Path:
+    """Where a question's learning keeps its curve and, while it lasts, its checkpoints."""
+    asked = json.dumps(job.subject.question(), sort_keys=True)
+    name = hashlib.sha256(asked.encode()).hexdigest()[:12]
+    return job.subject.results.folder / f"learning-{name}"
+
+
+def forget(job: Job) -> None:
+    """Remove the checkpoints: the answer is all that is kept, with its curve."""
+    if rank() == 0:
+        shutil.rmtree(learning_folder(job) / "checkpoints")
 
 
 def plan_of(job: Job, source: Source) -> Plan:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from lewel.data.masked import MaskedScenes
+from lewel.data.masks import SceneMasks
 from lewel.eval.choice import agreement, most_consistent, most_different, most_peaked
 from lewel.eval.maps import random_maps
 from lewel.eval.where import (
@@ -103,14 +103,14 @@ def test_ties_count_by_chance() -> None:
 
 
 def test_uniform_maps_score_the_objects_area_on_scenes() -> None:
-    scenes = MaskedScenes("val", size=48, length=40)
+    scenes = SceneMasks("val", size=48, length=40)
     inside, known = cells(scenes, np.arange(40), 32, 4)
     uniform = torch.full((40, 3, 16), 1 / 16)
     # A whole view shows 32 of 37 pixels (8/7) a side, from the third on: edge pixels in part.
     low, high = 2 / 37 * 48, 34 / 37 * 48
     edges = np.arange(48)
     part = np.clip(np.minimum(edges + 1, high) - np.maximum(edges, low), 0, 1) / (high - low)
-    area = np.array([part @ (scenes.mask(i) > 0) @ part for i in range(40)])
+    area = np.array([part @ (scenes.pair(i)[1].numpy() > 0) @ part for i in range(40)])
     share = inside.mean(1).numpy()
     assert np.abs(share - area).max() < 0.004
     assert torch.allclose(known, torch.ones_like(known), atol=1e-5)
@@ -124,7 +124,7 @@ def test_uniform_maps_score_the_objects_area_on_scenes() -> None:
 
 
 def test_random_maps_score_what_chance_gives_on_scenes() -> None:
-    scenes = MaskedScenes("val", size=48, length=12)
+    scenes = SceneMasks("val", size=48, length=12)
     inside, known = cells(scenes, np.arange(12), 32, 4)
     maps = random_maps(12, 3000, 4, key=5).flatten(2)
     assert maps.sum(2).numpy() == pytest.approx(1.0, abs=1e-5)

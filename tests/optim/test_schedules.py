@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lewel.optim.schedules import cosine, learning_rate, poly, teacher_momentum
+from lewel.optim.schedules import cosine, detection_rate, learning_rate, poly, teacher_momentum
 
 
 def test_cosine_goes_from_start_to_end() -> None:
@@ -42,3 +42,17 @@ def test_poly_falls_to_the_lowest_rate() -> None:
     assert poly(0.01, 1.0, 0.9, 1e-4) == pytest.approx(1e-4)
     assert poly(0.01, 0.5, 0.9, 1e-4) == pytest.approx(1e-4 + 0.0099 * 0.535886731)
     assert poly(0.01, 0.25, 1.0, 0.0) == pytest.approx(0.0075)
+
+
+def test_the_schedule_rises_from_a_thousandth_and_falls_in_steps() -> None:
+    rates = [
+        detection_rate(0.02, k / 24_000, 24_000, 100, (0.75, 0.9166667)) for k in range(24_000)
+    ]
+    assert rates[0] == pytest.approx(0.02 / 1000)
+    assert rates[50] == pytest.approx(0.02 * (0.5 / 1000 + 0.5))
+    assert rates[100] == rates[17_999] == 0.02
+    assert rates[18_000] == rates[21_999] == pytest.approx(0.002)
+    assert rates[22_000] == pytest.approx(0.0002)
+    long = [detection_rate(1, k / 90_000, 90_000, 0, (0.6666667, 0.8888889)) for k in range(90_000)]
+    falls = [k for k in range(1, 90_000) if long[k] != long[k - 1]]
+    assert falls == [60_000, 80_000]

@@ -1,5 +1,7 @@
 """Batch norm over ranks, and in groups of the batch: on one device, what many devices do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -48,6 +50,24 @@ def average_statistics(network: nn.Module) -> None:
     means = mean_over_ranks(torch.cat([buffer.flatten() for buffer in statistics]))
     parts = torch.split(means, [buffer.numel() for buffer in statistics])
     torch._foreach_copy_(statistics, [p.view_as(b) for p, b in zip(parts, statistics, strict=True)])
+
+
+@contextmanager
+def precise_statistics(network: nn.Module) -> Iterator[None]:
+    """Forwards inside give every batch norm the plain mean of their statistics (PreciseBN)."""
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    momenta, was_training = [norm.momentum for norm in norms], network.training
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # torch's word for a cumulative mean
+    network.train()
+    try:
+        yield
+    finally:
+        network.train(was_training)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    average_statistics(network)
 
 
 class _Grouped(_BatchNorm):

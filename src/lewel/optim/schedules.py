@@ -1,6 +1,7 @@
 """Schedules as pure functions of progress, the share of the training that is done, in [0, 1]."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 MomentumSchedule = Literal["constant", "cosine"]
@@ -30,6 +31,20 @@ def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSch
 def poly(peak: float, progress: float, power: float, lowest: float) -> float:
     """From the peak (progress 0) to the lowest rate (progress 1), by a power of what is left."""
     return lowest + (peak - lowest) * math.pow(1 - progress, power)
+
+
+def detection_rate(
+    peak: float, progress: float, steps: int, warmup: int, decays: Sequence[float]
+) -> float:
+    """Rise from a thousandth to the peak over `warmup` steps; fall to a tenth at shares of all.
+
+    >>> [round(detection_rate(0.02, k / 24, 24, 0, (3 / 4, 11 / 12)), 6) for k in (17, 18, 22)]
+    [0.02, 0.002, 0.0002]
+    """
+    step = round(progress * steps)
+    rise = min(1.0, step / warmup) if warmup else 1.0
+    fall = sum(step >= round(share * steps) for share in decays)
+    return float(peak * (0.001 * (1 - rise) + rise) * 0.1**fall)
 
 
 def teacher_momentum(start: float, progress: float, schedule: MomentumSchedule) -> float:

@@ -64,7 +64,8 @@ class FiniteWatch:
         if highest([int(not finite.item())], self.finite.device)[0]:
             raise RunError(
                 f"The loss or the weights stopped being finite by step {step}: nothing was "
-                "saved since. Lower --optim.lr or use --precision 32; the last checkpoint is good."
+                "saved since. Lower --optim.lr (--lr where a backbone is judged) or use "
+                "--precision 32; the last checkpoint is good."
             )
 
 

@@ -79,6 +79,8 @@ class Training:
 
     def explain_memory(self) -> str:
         """Why memory ran out, and what would fit."""
+        if not hasattr(self.method, "student"):  # it takes more than views: no estimate is made
+            return f"{self.fabric.device} ran out of memory: use a smaller --batch-size or images."
         plan, order, device = self.plan, self.plan.order, self.fabric.device
         if device.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,0 +1,174 @@
+"""Images with objects in them: what a detector learns from, and how its images are cut."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lewel.data.images import UnreadableImage
+from lewel.data.loader import Key
+from lewel.data.sources import Labels, Source
+from lewel.ops.randomness import generator
+
+_LIMIT_KEY = 0xB0C5  # keeps this stream apart from others drawn with the same seed
+
+
+class Objects(NamedTuple):
+    """The M objects of an image, in its own pixels."""
+
+    boxes: npt.NDArray[np.float32]  # (M, 4): x0, y0, x1, y1
+    classes: Labels  # (M,): from 1; 0 is the background
+    difficult: npt.NDArray[np.bool_]  # (M,): neither found nor missed when judged
+
+
+class BoxSource(Source, Protocol):
+    """A source of images that knows the objects in them."""
+
+    notes: tuple[str, ...]  # what was left out, a plain sentence each
+    masked: bool  # whether objects have masks
+    rule: str  # how it is judged: "coco", "voc 11-point" or "voc area"
+
+    def objects(self, index: int) -> Objects:
+        """The objects to learn from, or to find."""
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many objects each image has, known without a look at the images."""
+
+    def masks(self, index: int, height: int, width: int) -> npt.NDArray[np.bool_]:
+        """Their masks (M, height, width), of an image resized so."""
+
+    def truth(self) -> dict[str, Any]:
+        """All objects in COCO's own terms; an image's id is its index."""
+
+    def some(self, indices: npt.NDArray[np.int64]) -> "BoxSource":
+        """The same source with these images alone."""
+
+
+def limited(source: BoxSource, limit: int | None, seed: int) -> BoxSource:
+    """So many images of a source, chosen by the seed; a lower limit takes a part of a higher's."""
+    if limit is None or limit >= len(source):
+        return source
+    order = generator(seed, _LIMIT_KEY).permutation(len(source))
+    return source.some(np.sort(order[:limit]))
+
+
+def with_objects(source: BoxSource) -> BoxSource:
+    """The images that hold something to learn; said where some do not."""
+    kept = np.flatnonzero(source.counts())
+    if len(kept) == len(source):
+        return source
+    out = source.some(kept)
+    empty = len(source) - len(kept)
+    out.notes = (*source.notes, f"{empty:,} images without objects are not trained on.")
+    return out
+
+
+class BoxBatch(NamedTuple):
+    """B images of their own sizes, and their objects."""
+
+    images: list[Tensor]  # uint8 (3, H, W) each
+    targets: list[dict[str, Tensor]]  # boxes (M, 4), labels (M,), perhaps masks (M, H, W)
+    bad: list[tuple[int, str, str]]  # index, name and reason of each image that could not be read
+
+
+def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
+    """Height and width with this shorter side, unless the longer one would pass its limit.
+
+    >>> resized(375, 500, 800, 1333)
+    (800, 1067)
+    >>> resized(100, 500, 800, 1333)
+    (267, 1333)
+    """
+    scale = min(short / min(height, width), long / max(height, width))
+    return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
+
+
+def resize(image: Tensor, height: int, width: int) -> Tensor:
+    """An image uint8 (3, H, W) -> (3, height, width), bilinear and antialiased."""
+    if image.shape[1:] == (height, width):
+        return image
+    return F.interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
+
+
+class BoxSamples(Dataset[BoxBatch]):
+    """Training images: one of the given short sides, flipped or not, by the key alone.
+
+    An index past the last image begins anew with the first, for data that is very small.
+    """
+
+    def __init__(
+        self, source: BoxSource, shorts: Sequence[int], long: int, seed: int, *, masks: bool
+    ) -> None:
+        self.source, self.shorts, self.long = source, tuple(shorts), long
+        self.seed, self.masks = seed, masks
+        self.size = max(shorts)
+
+    def __getitems__(self, keys: list[Key]) -> BoxBatch:
+        batch = BoxBatch([], [], [])
+        for epoch, index in keys:
+            image, target = self.sample(epoch, index, batch.bad)
+            batch.images.append(image)
+            batch.targets.append(target)
+        return batch
+
+    def sample(
+        self, epoch: int, index: int, bad: list[tuple[int, str, str]]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One image (3, H, W) and its objects."""
+        draw = generator(self.seed, epoch, index, 0)
+        index %= len(self.source)
+        short, flip = int(draw.choice(self.shorts)), bool(draw.random() < 0.5)
+        try:
+            image = self.source.read(index)
+        except UnreadableImage as error:  # the run stops by `bad`
+            bad.append((index, self.source.describe(index), str(error)))
+            image = torch.zeros(3, short, short, dtype=torch.uint8)
+        before = image.shape
+        height, width = resized(before[1], before[2], short, self.long)
+        image = resize(image, height, width)
+        found = self.source.objects(index)
+        scale = np.array([width / before[2], height / before[1]] * 2, np.float32)
+        target = {
+            "boxes": torch.from_numpy(found.boxes * scale),
+            "labels": torch.from_numpy(found.classes),
+        }
+        if self.masks:
+            shapes = self.source.masks(index, height, width)
+            target["masks"] = torch.from_numpy(np.ascontiguousarray(shapes)).to(torch.uint8)
+        return flipped(image, target) if flip else (image, target)
+
+
+def flipped(image: Tensor, target: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """An image (3, H, W) and its objects seen in a mirror."""
+    width = image.shape[-1]
+    out = {**target, "boxes": target["boxes"][:, [2, 1, 0, 3]]}
+    out["boxes"][:, [0, 2]] = width - out["boxes"][:, [0, 2]]
+    if "masks" in out:
+        out["masks"] = out["masks"].flip(-1)
+    return image.flip(-1), out
+
+
+def padded(
+    images: Sequence[Tensor],
+    mean: Sequence[float],
+    std: Sequence[float],
+    divisor: int,
+    device: torch.device,
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Images uint8 (3, H, W) of any sizes -> normalised (B, 3, H', W') and their sizes.
+
+    They are filled up with zeros, the mean colour, to a common multiple of the divisor.
+    """
+    sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
+    height, width = (-(-max(sides) // divisor) * divisor for sides in zip(*sizes, strict=True))
+    centre = torch.tensor(mean, device=device).view(3, 1, 1)
+    scale = torch.tensor(std, device=device).view(3, 1, 1)
+    out = torch.zeros(len(images), 3, height, width, device=device)
+    for row, image, (h, w) in zip(out, images, sizes, strict=True):
+        row[:, :h, :w] = (image.to(device, non_blocking=True).float() / 255 - centre) / scale
+    return out, sizes

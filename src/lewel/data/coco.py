@@ -1,0 +1,195 @@
+"""COCO's objects, from its JSON files."""
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lewel.data.boxes import Objects
+from lewel.data.files import Files
+from lewel.data.instances import Bits, rasterise
+from lewel.data.names import Names
+from lewel.errors import UserError
+
+KEPT = ("id", "category_id", "bbox", "area", "iscrowd", "segmentation")  # of an annotation
+WHOLE = 100_000  # images of COCO's train2017, and more
+
+
+class CocoBoxes(Files):
+    """Images and objects of one instances_*.json."""
+
+    masked = True
+    rule = "coco"
+
+    def __init__(self, root: Path, file: Path, classes: Sequence[str] | None) -> None:
+        said = read_instances(file)
+        categories = sorted(said["categories"], key=lambda one: int(one["id"]))
+        if classes is not None:
+            known = {one["name"] for one in categories}
+            if missing := [name for name in classes if name not in known]:
+                raise UserError(f"{file} has no class {missing[0]!r}: mend the list of classes.")
+            categories = [one for one in categories if one["name"] in classes]
+        self._numbers = {int(one["id"]): n for n, one in enumerate(categories, start=1)}
+        self._images = sorted(said["images"], key=lambda one: int(one["id"]))
+        folder = folder_of(root, file, [str(one["file_name"]) for one in self._images])
+        paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
+        names = tuple(str(one["name"]) for one in categories)
+        super().__init__(root, paths, name=root.name, classes=names)
+        self._records, self.notes = self._collect(file, said, classes is not None)
+
+    def _collect(
+        self, file: Path, said: dict[str, Any], only: bool
+    ) -> tuple[list[bytes], tuple[str, ...]]:
+        """The annotations of each image as JSON: a train2017 of dictionaries fills the memory."""
+        place = {int(one["id"]): index for index, one in enumerate(self._images)}
+        every: list[list[dict[str, Any]]] = [[] for _ in self._images]
+        known = {int(one["id"]) for one in said["categories"]}
+        strange, lost = [], []
+        for one in said["annotations"]:
+            if int(one["category_id"]) not in known:
+                strange.append(one)
+            elif int(one["image_id"]) not in place:
+                lost.append(one)
+            elif int(one["category_id"]) in self._numbers:
+                every[place[int(one["image_id"])]].append({k: one[k] for k in KEPT if k in one})
+        for wrong, what in ((strange, "a class"), (lost, "an image")):
+            if wrong:
+                raise UserError(
+                    f"{len(wrong):,} of the {len(said['annotations']):,} objects of {file} are of "
+                    f"{what} that it does not list, for example annotation {wrong[0].get('id')} "
+                    f"(category {wrong[0]['category_id']}): mend the file."
+                )
+        flat = [one for mine in every for one in mine if _flat(one) and not one.get("iscrowd")]
+        notes: tuple[str, ...] = ()
+        if flat:
+            notes = (
+                f"{len(flat):,} boxes of no area are left out, for example annotation "
+                f"{flat[0].get('id')} of {file}.",
+            )
+        kept = [[one for one in m if not one.get("iscrowd") and not _flat(one)] for m in every]
+        self._counts = np.array([len(mine) for mine in kept], np.int64)
+        return [json.dumps(mine).encode() for mine in every], notes
+
+    def some(self, indices: npt.NDArray[np.int64]) -> "CocoBoxes":
+        """The same source with these images alone."""
+        out = copy.copy(self)
+        out._paths = Names.of([self.describe(int(index)) for index in indices])
+        out._images = [self._images[index] for index in indices]
+        out._counts = self._counts[indices]
+        out._records = [self._records[index] for index in indices]
+        return out
+
+    def _found(self, index: int) -> list[dict[str, Any]]:
+        """The annotations to learn from: no crowds, and no boxes without area."""
+        every: list[dict[str, Any]] = json.loads(self._records[index])
+        return [one for one in every if not one.get("iscrowd") and not _flat(one)]
+
+    def objects(self, index: int) -> Objects:
+        found, image = self._found(index), self._images[index]
+        boxes = np.array([one["bbox"] for one in found], np.float32).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        boxes = np.clip(boxes, 0, np.array([image["width"], image["height"]] * 2, np.float32))
+        numbers = [self._numbers[int(one["category_id"])] for one in found]
+        return Objects(boxes, np.array(numbers, np.int64), np.zeros(len(found), np.bool_))
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        return self._counts
+
+    def masks(self, index: int, height: int, width: int) -> Bits:
+        own = int(self._images[index]["height"]), int(self._images[index]["width"])
+        bits = [rasterise(one["segmentation"], own, height, width) for one in self._found(index)]
+        return np.array(bits, np.bool_).reshape(-1, height, width)
+
+    def truth(self) -> dict[str, Any]:
+        annotations = [
+            {
+                "iscrowd": 0,
+                "area": one["bbox"][2] * one["bbox"][3],
+                **one,
+                "id": 0,
+                "image_id": index,
+                "category_id": self._numbers[int(one["category_id"])],
+            }
+            for index, record in enumerate(self._records)
+            for one in json.loads(record)
+        ]
+        for number, one in enumerate(annotations, start=1):
+            one["id"] = number  # 0 would count as unmatched
+        return {
+            "images": [
+                {"id": index, "height": one["height"], "width": one["width"]}
+                for index, one in enumerate(self._images)
+            ],
+            "annotations": annotations,
+            "categories": [{"id": n, "name": name} for n, name in enumerate(self.classes or (), 1)],
+        }
+
+
+def _flat(annotation: dict[str, Any]) -> bool:
+    """Whether a box has no area."""
+    return bool(annotation["bbox"][2] <= 0 or annotation["bbox"][3] <= 0)
+
+
+def read_instances(file: Path) -> dict[str, Any]:
+    """An instances_*.json, or one sentence on why it is none."""
+    try:
+        said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        complete = all(
+            isinstance(said[key], list) for key in ("images", "annotations", "categories")
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        why = "it is empty" if file.stat().st_size == 0 else f"{type(error).__name__}: {error}"
+        raise UserError(f"{file} cannot be read as COCO's JSON ({why}): mend it.") from None
+    empty = [key for key in ("images", "annotations", "categories") if complete and not said[key]]
+    if not complete or empty:
+        what = " and ".join(empty) or "images, annotations or categories"
+        raise UserError(f"{file} holds no {what}: expected COCO's instances_*.json.")
+    return said
+
+
+def folder_of(root: Path, file: Path, names: Sequence[str]) -> str:
+    """Where a JSON file's images are, relative to the root."""
+    split = file.stem.removeprefix("instances_")
+    for folder in (split, f"images/{split}", "images", ""):
+        if (root / folder / names[0]).is_file():
+            absent = [name for name in names if not (root / folder / name).is_file()]
+            if absent:
+                raise UserError(
+                    f"{len(absent):,} of the {len(names):,} images that {file} lists are not in "
+                    f"{root / folder}, for example {absent[0]}: complete the data set."
+                )
+            return folder
+    raise UserError(
+        f"The images that {file} lists are not there, for example {names[0]}: expected them in "
+        f"{root / split}."
+    )
+
+
+def open_coco(
+    root: Path, train: str | None, val: str | None, classes: Sequence[str] | None
+) -> tuple[CocoBoxes, CocoBoxes]:
+    """What is learned from and what is judged on."""
+    found = {
+        path.stem.removeprefix("instances_"): path
+        for path in sorted((root / "annotations").glob("instances_*.json"))
+    }
+    out = []
+    for asked, word in ((train, "train"), (val, "val")):
+        name = asked or next((one for one in found if one.startswith(word)), "")
+        if name not in found:
+            raise UserError(
+                f"{root} has no annotations/instances_{asked or word + '*'}.json: it has "
+                f"{', '.join(found) or 'none'}."
+            )
+        out.append(CocoBoxes(root, found[name], classes))
+    one, two = out
+    if one.classes != two.classes:
+        raise UserError(f"{root} lists other classes to learn than to judge: mend the files.")
+    if len(one) > WHOLE:
+        one.name = two.name = "coco"
+    return one, two
