@@ -136,7 +136,7 @@ def described(asked: str, task: str, question: dict[str, Any], answer: dict[str,
     if "iterations" in question:
         tried = len(answer.get("search", answer.get("rates", ())))
         searched = f", best of {tried}" if tried else ""
-        rate = answer.get("lr", question["lr"])
+        rate = answer["lr"] if "lr" in answer else question["lr"]
         return f"{asked} ({question['iterations']:,} steps, lr {rate}{searched})"
     return asked
 
