@@ -129,16 +129,19 @@ def task_of(task: str, entry: Entry) -> str:
 
 def described(asked: str, task: str, question: dict[str, Any], answer: dict[str, Any]) -> str:
     """A task with what tells two questions of it apart."""
+    told = []
     if "k" in answer:
-        return f"{asked} (k = {answer['k']})"
+        told += [f"k = {answer['k']}"]
     if "epochs" in question and task != "linear_fast":
-        return f"{asked} ({question['epochs']} epochs)"
+        told += [f"{question['epochs']} epochs"]
     if "iterations" in question:
-        tried = len(answer.get("search", answer.get("rates", ())))
-        searched = f", best of {tried}" if tried else ""
         rate = answer["lr"] if "lr" in answer else question["lr"]
-        return f"{asked} ({question['iterations']:,} steps, lr {rate}{searched})"
-    return asked
+        told += [f"{question['iterations']:,} steps", f"lr {rate}"]
+    if tried := len(answer.get("search", answer.get("rates", ()))):
+        told += [f"best of {tried}"]
+    if question.get("limit") and task != "where":
+        told += [f"of {question['limit']:,} images"]
+    return f"{asked} ({', '.join(told)})" if told else asked
 
 
 def stated(numbers: dict[str, Any] | None) -> str:
