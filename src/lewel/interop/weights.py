@@ -46,6 +46,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
                 "its state_dict alone, or as safetensors."
             ) from None
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        if reason.startswith("Weights only load failed"):  # followed by advice to run its code
+            reason = "it is no file of tensors that torch or safetensors has written"
         raise UserError(f"{file} cannot be read as a checkpoint: {reason}.") from None
     tensors = _tensors_in(content)
     if not tensors:
