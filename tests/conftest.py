@@ -1,9 +1,15 @@
 """Small things that many tests share."""
 
+import signal
+
 import pytest
 import torch
 
 from lewel.nn.backbone import Backbone, ResNetBackbone, build_resnet
+
+# A shell starts what runs in the background deaf to Ctrl-C, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -249,6 +249,7 @@ def test_an_untrained_backbone_does_not_solve_it(
     assert accuracy < 0.35
 
 
+@pytest.mark.slow
 def test_a_small_supervised_network_solves_it() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = []

@@ -148,7 +148,7 @@ def test_split_folders_are_no_classes(tmp_path):
 def test_classes_that_differ_leave_nothing_to_judge_on(tmp_path):
     root = fill(tmp_path / "pets", "train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg", "val/c/1.jpg")
     data = open_data(str(root), image_size=32)
-    assert any("(c only in val; a only in train)" in note for note in data.notes)
+    assert any(", c only in val; a only in train:" in note for note in data.notes)
     assert (len(data.unlabelled), data.train, data.val) == (2, None, None)
 
 

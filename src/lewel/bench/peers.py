@@ -13,7 +13,10 @@ from lewel.bench.workload import Workload
 from lewel.nn.backbone import RESNETS
 
 PEERS = ("lightly BYOL", "lightly MoCo", "lightly DenseCL")
-MISSING = "lightly is not installed, so nothing stands beside our steps: pip install 'lewel[bench]'"
+MISSING = (
+    "Nothing stands beside our steps: lightly is not installed (pip install 'lewel[bench]'), or "
+    "--backbone is no ResNet."
+)
 
 
 def peer_contenders(work: Workload) -> dict[str, Callable[[torch.device], Contender]]:

@@ -30,7 +30,11 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
 
     What a process raises of our own errors is raised here, so that its sentence reaches the user.
     """
-    with tempfile.TemporaryDirectory() as place, _passing_signals_on() as passed:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        _meeting_port_forgotten(),
+        _passing_signals_on() as passed,
+    ):
         try:
             start: Any = _in_a_process
             stopped = fabric.launch(start, work, arguments, place)
@@ -75,13 +79,31 @@ def _in_a_process(
 
 
 @contextmanager
+def _meeting_port_forgotten() -> Iterator[None]:
+    """Lightning leaves the port where processes met in the environment: the next ones find theirs.
+
+    Another run that this process or its children start would else meet at the same place.
+    """
+    before = os.environ.get("MASTER_PORT")
+    try:
+        yield
+    finally:
+        os.environ.pop("MASTER_PORT", None)
+        if before is not None:
+            os.environ["MASTER_PORT"] = before
+
+
+@contextmanager
 def _passing_signals_on() -> Iterator[list[int]]:
     """While processes run, signals to this one are theirs: they save, and this one waits."""
     passed: list[int] = []
 
     def pass_on(number: int, frame: object) -> None:
         passed.append(number)
-        for child in mp.active_children():
+        children = mp.active_children()
+        if not children:  # none has started yet: none shall
+            raise Interrupted(number)
+        for child in children:
             if child.pid is not None:  # a Python that still starts answers SIGINT with a traceback
                 os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
 
