@@ -250,12 +250,8 @@ def test_eight_scenes_are_learned_by_heart(tmp_path: Path, flags: list[str]) -> 
     steps = "290" if flags == ["c4", "--masks"] else steps  # C4's masks come last
     settings += ["--iterations", steps, "--lr", rate]
     proposals = ["--proposals", "200", "32", "200", "32"]
-    # One draw of the heads may miss one small object of the few there are: a second may try.
-    for seed in ("0", "1"):
-        command = words(backbone, out, "--arch", *flags, *same, *settings, *proposals)
-        assert run([*command, "--seed", seed]) == 0
-        answer = entries(out)[-1]["answer"]
-        found = [answer["AP50"]] + ([answer["mask"]["AP50"]] if "--masks" in flags else [])
-        if min(found) > 0.9:
-            return
-    pytest.fail(f"AP50 {found}, expected above 0.9")
+    assert run(words(backbone, out, "--arch", *flags, *same, *settings, *proposals)) == 0
+    answer = entries(out)[0]["answer"]
+    assert answer["AP50"] > 0.9
+    if "--masks" in flags:
+        assert answer["mask"]["AP50"] > 0.9
