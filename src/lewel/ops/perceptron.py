@@ -5,6 +5,7 @@ of what goes into the linear layer before it), the tokens can go through in part
 processor's cache. H is hidden units, M tokens, I inputs, O outputs.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,15 +68,26 @@ def perceptron_loss(
 
 
 def _parts(rows: int, hidden: int) -> Iterator[slice]:
-    size = max(1, _PART // hidden)
+    size = _rows_at_once(rows, hidden)
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def _through_relu(slope: Tensor, active: Tensor) -> Tensor:
-    """The slope (M, H) before a ReLU from the one after it, in place."""
+def _rows_at_once(rows: int, hidden: int) -> int:
+    return min(rows, max(1, _PART // hidden))
+
+
+def _scratch(like: Tensor, rows: int, *row: int) -> Tensor:
+    """Room for one part of so many rows of hidden values, which all parts use in turn.
+
+    Fresh memory for each part would cost a page fault for every 4 kB of it.
+    """
+    return like.new_empty(_rows_at_once(rows, math.prod(row)), *row)
+
+
+def _through_relu(slope: Tensor, active: Tensor) -> None:
+    """Make the slope (M, H) after a ReLU the one before it, in place."""
     aten: Any = torch.ops.aten
-    out: Tensor = aten.threshold_backward.grad_input(slope, active, 0, grad_input=slope)
-    return out
+    aten.threshold_backward.grad_input(slope, active, 0, grad_input=slope)
 
 
 class _LinearVariance(torch.autograd.Function):
@@ -104,8 +116,12 @@ class _GatheredMoments(torch.autograd.Function):
         products = maps.mT @ maps  # (B, R, R)
         mean = weight.flatten() @ values.flatten(0, 1) / rows
         square = torch.zeros_like(mean)
+        room = _scratch(values, *values.shape)
         for part in _parts(len(maps), values.shape[1] * values.shape[2]):
-            square += (products[part] @ values[part]).mul_(values[part]).sum((0, 1))
+            here = values[part]
+            square += (
+                torch.matmul(products[part], here, out=room[: len(here)]).mul_(here).sum((0, 1))
+            )
         ctx.save_for_backward(maps, values)
         return mean, square.div_(rows)
 
@@ -117,11 +133,12 @@ class _GatheredMoments(torch.autograd.Function):
         weight, products = maps.sum(1), maps.mT @ maps
         mean, square = mean / rows, 2 * square / rows
         for_maps, for_values = torch.empty_like(maps), torch.empty_like(values)
+        room = _scratch(values, *values.shape)
         for part in _parts(len(maps), values.shape[1] * values.shape[2]):
             here = values[part]
             torch.matmul(products[part], here, out=for_values[part])
             for_values[part].mul_(square).addcmul_(weight[part][..., None], mean)
-            turned = (here * square) @ here.mT  # (b, R, R)
+            turned = torch.mul(here, square, out=room[: len(here)]) @ here.mT  # (b, R, R)
             for_maps[part] = maps[part] @ turned + (here @ mean)[:, None]
         return for_maps, for_values
 
@@ -131,8 +148,10 @@ class _GatheredPerceptron(torch.autograd.Function):
     def forward(ctx: Any, maps: Tensor, values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(maps, values, weight)
         out = maps.new_empty(*maps.shape[:2], len(weight))
+        room = _scratch(values, *maps.shape[:2], values.shape[2])
         for part in _parts(len(maps), maps.shape[1] * values.shape[2]):
-            active = (maps[part] @ values[part]).relu_().flatten(0, 1)
+            here = room[: len(maps[part])]
+            active = torch.matmul(maps[part], values[part], out=here).relu_().flatten(0, 1)
             torch.addmm(bias, active, weight.T, out=out[part].flatten(0, 1))
         return out
 
@@ -143,11 +162,14 @@ class _GatheredPerceptron(torch.autograd.Function):
         slope = slope.contiguous()
         for_maps, for_values = torch.empty_like(maps), torch.empty_like(values)
         for_weight = torch.zeros_like(weight)
+        room, more = (_scratch(values, *maps.shape[:2], values.shape[2]) for _ in range(2))
         for part in _parts(len(maps), maps.shape[1] * values.shape[2]):
-            active = (maps[part] @ values[part]).relu_()
+            here, hidden = room[: len(maps[part])], more[: len(maps[part])]
+            active = torch.matmul(maps[part], values[part], out=here).relu_()
             rows = slope[part].flatten(0, 1)
             for_weight.addmm_(rows.T, active.flatten(0, 1))
-            hidden = _through_relu((rows @ weight).view_as(active), active)
+            torch.mm(rows, weight, out=hidden.flatten(0, 1))
+            _through_relu(hidden, active)
             torch.matmul(hidden, values[part].mT, out=for_maps[part])
             torch.matmul(maps[part].mT, hidden, out=for_values[part])
         return for_maps, for_values, for_weight, slope.sum((0, 1))
@@ -169,9 +191,10 @@ class _PerceptronLoss(torch.autograd.Function):
         for_tokens = torch.empty_like(tokens)
         sums = [torch.zeros_like(x) for x in (weight, bias, last_weight, last_bias)]
         total = tokens.new_zeros(())
+        room, more = (_scratch(tokens, len(tokens), len(weight)) for _ in range(2))
         for part in _parts(len(tokens), len(weight)):
             rows = tokens[part]
-            active = torch.addmm(bias, rows, weight.T).relu_()
+            active = torch.addmm(bias, rows, weight.T, out=room[: len(rows)]).relu_()
             out = torch.addmm(last_bias, active, last_weight.T)
             with torch.enable_grad():
                 out.requires_grad_(learns)
@@ -182,7 +205,8 @@ class _PerceptronLoss(torch.autograd.Function):
             (slope,) = torch.autograd.grad(value, out)
             sums[2].addmm_(slope.T, active)
             sums[3] += slope.sum(0)
-            hidden = _through_relu(slope @ last_weight, active)
+            hidden = torch.mm(slope, last_weight, out=more[: len(rows)])
+            _through_relu(hidden, active)
             sums[0].addmm_(hidden.T, rows)
             sums[1] += hidden.sum(0)
             torch.mm(hidden, weight, out=for_tokens[part])
