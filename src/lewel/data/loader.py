@@ -124,13 +124,17 @@ class TwoViews(Dataset[Batch]):
 
     def read(self, index: int, bad: list[tuple[int, str, str]]) -> Tensor:
         """The image, or in place of an unreadable one another, chosen by the index alone."""
-        candidates = generator(self.seed, index).integers(len(self.source), size=TRIES)
-        for candidate in (index, *candidates.tolist()):
+        for candidate in self.candidates(index):
             try:
                 return self.source.read(candidate)
             except UnreadableImage as error:
                 bad.append((candidate, self.source.describe(candidate), str(error)))
         return torch.zeros(3, self.size, self.size, dtype=torch.uint8)  # the run stops by `bad`
+
+    def candidates(self, index: int) -> Iterator[int]:
+        """The image itself, then those that may stand in for it, drawn only when one is needed."""
+        yield index
+        yield from generator(self.seed, index).integers(len(self.source), size=TRIES).tolist()
 
 
 def make_loader(
