@@ -6,49 +6,83 @@ import sys
 from cyclopts import App, CycloptsError
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
-from pydantic import ValidationError
 from rich.console import Console
 
-from lewel.commands import (
-    detecting,
-    exchanging,
-    judging,
-    looking,
-    packing,
-    reporting,
-    training,
-    transferring,
-)
-from lewel.commands.bench import bench
-from lewel.config import explain
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
+
+# Where each command is, and its first sentence: `lewel --help` imports none of them.
+COMMANDS = {
+    "pretrain": (
+        "training:pretrain",
+        "Train a backbone on images without labels; the same command again goes on.",
+    ),
+    "recipes": ("training:recipes", "List the recipes that ship with lewel."),
+    "pack": (
+        "packing:pack",
+        "Pack images into shards that are read fast; the same command again goes on, or mends.",
+    ),
+    "knn": (
+        "judging:knn",
+        "Judge a backbone by the nearest neighbours of each image among labelled ones.",
+    ),
+    "linear": (
+        "judging:linear",
+        "Judge a backbone by a linear classifier on its frozen features.",
+    ),
+    "finetune": (
+        "judging:finetune",
+        "Judge a backbone by training it on, with a part of the labels.",
+    ),
+    "segment": (
+        "transferring:segment",
+        "Judge a backbone by semantic segmentation: train it on in a dilated FCN.",
+    ),
+    "detect": (
+        "detecting:detect",
+        "Judge a backbone by the boxes, and the masks, that it learns to find.",
+    ),
+    "embed": (
+        "judging:embed",
+        "Write the features of every image to a file; the same command again goes on.",
+    ),
+    "results": ("judging:results", "Show the results of one or several runs side by side."),
+    "maps": (
+        "looking:maps",
+        "Show where a run looks: images, views of them, and its maps as heat over each.",
+    ),
+    "where": (
+        "looking:where",
+        "Measure where a run looks: consistency, object focus and diversity of its maps.",
+    ),
+    "report": (
+        "reporting:report",
+        "Write one page, one HTML file, about a run or about several side by side.",
+    ),
+    "watch": (
+        "reporting:watch",
+        "Show the page of a run while it trains, to browsers on this machine.",
+    ),
+    "export": (
+        "exchanging:export",
+        "Write a backbone in another project's format, and load it back to compare.",
+    ),
+    "import": (
+        "exchanging:import_",
+        "Turn another project's checkpoint into a backbone that every command takes.",
+    ),
+}
+BENCH = "Measure speed and memory, side by side with the field's code."
 
 app = App(
     name="lewel",
     help="Pre-train image backbones without labels, learning where to learn.",
     version_flags=["--version"],
     help_flags=["--help", "-h"],
+    help_format="plaintext",  # the commands' Markdown takes 70 ms to import
 )
-for command in (
-    training.pretrain,
-    training.recipes,
-    packing.pack,
-    judging.knn,
-    judging.linear,
-    judging.finetune,
-    transferring.segment,
-    detecting.detect,
-    judging.embed,
-    judging.results,
-    looking.maps,
-    looking.where,
-    reporting.report,
-    reporting.watch,
-    exchanging.export,
-):
-    app.command(command)
-app.command(exchanging.import_, name="import")
-app.command(bench)
+for name, (place, what) in COMMANDS.items():
+    app.command(f"lewel.commands.{place}", name=name, help=what, help_format="markdown")
+app.command("lewel.commands.bench:bench", name="bench", help=BENCH)
 
 
 def main() -> None:
@@ -62,6 +96,10 @@ def run(arguments: list[str]) -> int:
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsValidationError as error:
+        from pydantic import ValidationError
+
+        from lewel.config import explain
+
         cause = error.__cause__
         errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
         return 2

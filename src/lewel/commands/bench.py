@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
-bench = App(name="bench", help="Measure speed and memory, side by side with the field's code.")
+bench = App(name="bench", help_format="markdown")
 
 NEXT = {
     "step": "  lewel bench step",
@@ -37,7 +37,7 @@ def step(
     statistics: Literal["ema", "eman"] = "eman",
     optimizer: Literal["sgd", "lars"] = "sgd",
     channels_last: bool | None = None,
-    only: list[str] | None = None,
+    only: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     data: str | None = None,
     rounds: Rounds = 15,
     threads: Threads = None,

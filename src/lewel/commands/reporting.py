@@ -15,10 +15,7 @@ def report(
         Path | None, Parameter(help="The page; by default report.html in the run folder.")
     ] = None,
 ) -> None:
-    """Write one page about a run, or about several side by side.
-
-    The page is one HTML file with everything inside: it opens from disk and can be mailed.
-    """
+    """Write one page, one HTML file, about a run or about several side by side."""
     from lewel.reporting import write_report
 
     if not runs:
