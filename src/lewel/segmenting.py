@@ -16,8 +16,9 @@ from lewel.backbones import Network
 from lewel.data.augment import distort, normalise
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import Order, leave_signals_to_the_parent
-from lewel.data.mask_crops import MaskBatch, MaskCrops, resize_image, scaled
+from lewel.data.mask_crops import MaskBatch, MaskCrops, scaled
 from lewel.data.masks import Masked, open_masks
+from lewel.data.resize import resize
 from lewel.data.sources import Source
 from lewel.errors import RunError, UserError
 from lewel.eval.iou import count_pixels, judge_masks
@@ -222,7 +223,7 @@ def classes_of(job: Job, model: Segmenter, image: Tensor) -> Tensor:
     config, network = job.subject.config, job.subject.network
     assert isinstance(config, SegmentConfig)
     shape = scaled(image, config.short_side)
-    resized = image if shape == tuple(image.shape[1:]) else resize_image(image, *shape)
+    resized = resize(image, *shape)
     pixels = resized[None].to(job.fabric.device).float() / 255
     with job.fabric.autocast():
         scores = model.scores(normalise(pixels, network.mean, network.std))

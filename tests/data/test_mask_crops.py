@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lewel.data import mask_crops
 from lewel.data.augment import distort
-from lewel.data.mask_crops import MaskCrops, cut, draw_distortion, draw_place, resize, scaled
+from lewel.data.mask_crops import MaskCrops, cut, draw_distortion, draw_place, resize_both, scaled
 from lewel.data.masks import SceneMasks
 from lewel.data.views import BRIGHTNESS, CONTRAST, HUE, ORDER, SATURATION, SKIP
 
@@ -59,9 +59,9 @@ def test_scales_are_of_the_image_or_of_its_shorter_side() -> None:
     assert scaled(mask, None, 0.5) == (15, 20)
     assert scaled(mask, 60, 1.0) == (60, 80)
     assert scaled(mask.T, 60, 2.0) == (160, 120)
-    same = resize(image, mask, None, 1.0)
+    same = resize_both(image, mask, None, 1.0)
     assert same[0] is image and same[1] is mask
-    wide, told = resize(image, mask, 60, 1.5)
+    wide, told = resize_both(image, mask, 60, 1.5)
     assert wide.shape == (3, 90, 120) and told.shape == (90, 120)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
 
 from lewel.bench.breakdown import PARTS, reading_parts, step_parts
 from lewel.bench.contenders import BOUND, Contender, OurStep, our_contenders
@@ -18,8 +19,20 @@ from lewel.bench.timing import Bar, interleaved, ratio, spread_of
 from lewel.bench.workload import Workload
 from lewel.errors import UserError
 from lewel.files import write_atomically
+from lewel.train.allocator import keep_freed_memory
 
-HEADER = ("step", "ms", "quartiles", "x BYOL", "x backbone", "x lightly BYOL", "memory MB", "x")
+HEADER = (
+    "step",
+    "ms",
+    "quartiles",
+    "x BYOL",
+    "x backbone",
+    "x lightly BYOL",
+    "GFLOP",
+    "x BYOL",
+    "memory MB",
+    "x BYOL",
+)
 COMPARED = ("BYOL", BOUND, "lightly BYOL")
 
 
@@ -36,6 +49,8 @@ def bench_step(
     """Time and measure all contenders of a workload -> what is written as JSON."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()  # as in a run; lightly's steps gain by it too
     machine = describe_machine(threads)
     peers = peer_contenders(work)
     if not peers:
@@ -46,8 +61,9 @@ def bench_step(
         contenders: dict[str, Contender] = {name: make(device) for name, make in chosen.items()}
         steps = {name: contender.step for name, contender in contenders.items()}
         times = interleaved(steps, rounds, device, bar, warmup=2)
-        memory = {}
+        memory, flops = {}, {}
         for name, contender in contenders.items():
+            flops[name] = count_flops(contender.step)
             kept = kept_bytes(contender.module, contender.optimizer)
             memory[name] = (kept, peak_bytes(contender.step, device))
             bar.tick(name)
@@ -63,7 +79,7 @@ def bench_step(
         "workload": asdict(work) | {"layout": str(work.layout)},
         "machine": machine,
         "rounds": rounds,
-        "steps": {name: _row(name, times, memory, work) for name in contenders},
+        "steps": {name: _row(name, times, memory, flops, work) for name in contenders},
         "breakdown": parts,
     }
 
@@ -90,6 +106,7 @@ def _row(
     name: str,
     times: dict[str, list[float]],
     memory: dict[str, tuple[int, int]],
+    flops: dict[str, int],
     work: Workload,
 ) -> dict[str, Any]:
     kept, beside = memory[name]
@@ -100,6 +117,8 @@ def _row(
         "quartiles": [low, high],
         "images_per_second": work.batch_size / seconds,
         "ratios": {base: ratio(times, name, base) for base in COMPARED if base in times},
+        "flops": flops[name],
+        "flops_ratio_to_byol": flops[name] / flops["BYOL"] if "BYOL" in flops else None,
         "memory": {
             "kept": kept,
             "beside": beside,
@@ -107,6 +126,13 @@ def _row(
             "ratio_to_byol": (kept + beside) / sum(memory["BYOL"]) if "BYOL" in memory else None,
         },
     }
+
+
+def count_flops(step: Callable[[], Any]) -> int:
+    """Multiplications and additions of matrix products and convolutions in a step, and backward."""
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
 
 
 def step_rows(result: dict[str, Any]) -> list[list[str]]:
@@ -121,12 +147,18 @@ def step_rows(result: dict[str, Any]) -> list[list[str]]:
                 name,
                 f"{1000 * row['seconds']:.1f}",
                 f"{1000 * low:.1f}-{1000 * high:.1f}",
-                *("" if value is None else f"{value:.2f}" for value in against),
+                *map(_ratio, against),
+                f"{row['flops'] / 1e9:.1f}",
+                _ratio(row["flops_ratio_to_byol"]),
                 f"{memory['total'] / 1e6:.0f}",
-                "" if memory["ratio_to_byol"] is None else f"{memory['ratio_to_byol']:.2f}",
+                _ratio(memory["ratio_to_byol"]),
             ]
         )
     return rows
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def breakdown_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -46,7 +46,8 @@ def distort(
         part = slice(start, start + size)
         images = out[part].copy_(pixels[part]).mul_(1 / 255)  # a division takes twice as long
         if one_by_one:
-            normalise(_distort_one(images, draws[part]), mean, std, out=images)
+            distorted = _distort_one(images, draws[part])
+            normalise(distorted.expand_as(images), mean, std, out=images)
         else:
             _distort_in_place(images, _plan(draws[part], pixels.device))
             normalise(images, mean, std, out=images)
@@ -107,14 +108,15 @@ def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: int) -
     height, width = images.shape[-2:]
     columns = _blur_matrix(sigma, kernel_size, width)
     rows = columns if height == width else _blur_matrix(sigma, kernel_size, height)
+    across, down = torch.empty_like(images), torch.empty_like(images)
     # Autocast would take the products in half precision, which is coarser than a grey level.
     with torch.autocast(images.device.type, enabled=False):
-        lines = images.flatten(1, 2)
-        blocks = [lines[..., near] @ part.mT for part, near in _blocks(columns, kernel_size)]
-        images = _join(blocks).view_as(images)
-        return _join(
-            [part[:, None] @ images[..., near, :] for part, near in _blocks(rows, kernel_size)]
-        )
+        lines, blurred = images.flatten(1, 2), across.flatten(1, 2)
+        for part, near, here in _blocks(columns, kernel_size):
+            torch.bmm(lines[..., near], part.mT, out=blurred[..., here])
+        for part, near, here in _blocks(rows, kernel_size):
+            torch.matmul(part[:, None], across[..., near, :], out=down[..., here, :])
+    return down
 
 
 def solarise(images: torch.Tensor) -> torch.Tensor:
@@ -145,7 +147,7 @@ _JITTER = {
 
 
 def _distort_one(image: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """Jitter, grey, blur and solarise a single image, (1, 3, S, S) by (1, 11): each in its turn.
+    """Jitter, grey, blur and solarise one image: (1, 3, S, S), (1, 11) -> (1, 3 or 1, S, S).
 
     Where images are large this is faster than to do what a whole batch needs in common.
     """
@@ -155,7 +157,7 @@ def _distort_one(image: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
             column = int(operation)
             _JITTER[column](image, draws[:, column], out=image)
     if draw[GREY]:
-        image = to_grey(image)
+        image = _luma(image)  # one channel stands for all three
     if draw[BLUR_SIGMA]:
         seen = 2 * math.ceil(_BLUR_REACH * draw[BLUR_SIGMA]) + 1
         kernel_size = min(seen, blur_kernel_size(image.shape[-1]))
@@ -267,20 +269,16 @@ def _blur_matrix(sigma: torch.Tensor, kernel_size: int, size: int) -> torch.Tens
     band = padded.as_strided((len(sigma), size, kernel_size), (size * stride, stride + 1, 1))
     band.copy_(kernel[:, None])
     matrix = padded[:, :, reach : reach + size]
-    matrix[:, :, 1 : 1 + reach] += padded[:, :, :reach].flip(2)
-    matrix[:, :, size - 1 - reach : size - 1] += padded[:, :, reach + size :].flip(2)
+    matrix[:, :, 1 : 1 + reach].add_(padded[:, :, :reach].flip(2))
+    matrix[:, :, size - 1 - reach : size - 1].add_(padded[:, :, reach + size :].flip(2))
     return matrix
 
 
-def _blocks(matrix: torch.Tensor, kernel_size: int) -> Iterator[tuple[torch.Tensor, slice]]:
-    """Cut a banded (B, S, S) into blocks of rows without most zeros, with the columns they meet."""
+def _blocks(matrix: torch.Tensor, kernel_size: int) -> Iterator[tuple[torch.Tensor, slice, slice]]:
+    """Cut a banded (B, S, S) into blocks without most zeros, with their columns and their rows."""
     size, reach = matrix.shape[1], kernel_size // 2
     block = math.ceil(size / max(1, round(size / _BLUR_BLOCK)))
     for start in range(0, size, block):
         stop = min(size, start + block)
         near = slice(max(0, start - reach), min(size, stop + reach))
-        yield matrix[:, start:stop, near], near
-
-
-def _join(blocks: list[torch.Tensor]) -> torch.Tensor:
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+        yield matrix[:, start:stop, near], near, slice(start, stop)

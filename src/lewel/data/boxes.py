@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import Key
+from lewel.data.resize import resize
 from lewel.data.sources import Labels, Source
 from lewel.ops.randomness import generator
 
@@ -86,13 +86,6 @@ def resized(height: int, width: int, short: int, long: int) -> tuple[int, int]:
     """
     scale = min(short / min(height, width), long / max(height, width))
     return max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))
-
-
-def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """An image uint8 (3, H, W) -> (3, height, width), bilinear and antialiased."""
-    if image.shape[1:] == (height, width):
-        return image
-    return F.interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
 
 
 class BoxSamples(Dataset[BoxBatch]):

@@ -116,7 +116,10 @@ class TwoViews(Dataset[Batch]):
             crops = [
                 crop_view(image, draw, self.size) for image, draw in zip(images, draws, strict=True)
             ]
-            batch.pixels.append(torch.stack(crops))
+            # Interleaved as they are: to part the channels is left to the training device.
+            batch.pixels.append(
+                torch.stack([c.permute(1, 2, 0) for c in crops]).permute(0, 3, 1, 2)
+            )
             batch.draws.append(torch.from_numpy(np.stack([draw.distortion for draw in draws])))
             batch.boxes.append(torch.tensor([draw.box for draw in draws]))
             batch.flips.append(torch.tensor([draw.flip for draw in draws]))

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import Key
 from lewel.data.masks import Masked
+from lewel.data.resize import resize
 from lewel.data.views import BRIGHTNESS, CONTRAST, DISTORTION_SIZE, HUE, ORDER, SATURATION, SKIP
 from lewel.data.voc import IGNORED
 from lewel.ops.randomness import generator
@@ -57,7 +58,7 @@ class MaskCrops(Dataset[MaskBatch]):
             image = torch.zeros(3, self.size, self.size, dtype=torch.uint8)
             mask = torch.full((self.size, self.size), IGNORED, dtype=torch.uint8)
         low, high = SCALES
-        image, mask = resize(image, mask, self.shorter, low + (high - low) * scale)
+        image, mask = resize_both(image, mask, self.shorter, low + (high - low) * scale)
         top, left = draw_place(mask, self.size, uniforms[11:].reshape(TRIES, 2))
         image, mask = cut(image, mask, top, left, self.size)
         if flip < 0.5:
@@ -65,13 +66,15 @@ class MaskCrops(Dataset[MaskBatch]):
         return image, mask, draw
 
 
-def resize(image: Tensor, mask: Tensor, shorter: int | None, scale: float) -> tuple[Tensor, Tensor]:
+def resize_both(
+    image: Tensor, mask: Tensor, shorter: int | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """An image (3, H, W) and its mask (H, W) times a scale, of the size where its shorter side is
     `shorter`, or of its own."""
     height, width = scaled(mask, shorter, scale)
     if (height, width) == tuple(mask.shape):
         return image, mask
-    resized = resize_image(image, height, width)
+    resized = resize(image, height, width)
     return resized, F.interpolate(mask[None, None], (height, width), mode="nearest-exact")[0, 0]
 
 
@@ -80,12 +83,6 @@ def scaled(mask: Tensor, shorter: int | None, scale: float = 1.0) -> tuple[int, 
     height, width = mask.shape[-2:]
     factor = scale if shorter is None else scale * shorter / min(height, width)
     return max(1, round(height * factor)), max(1, round(width * factor))
-
-
-def resize_image(image: Tensor, height: int, width: int) -> Tensor:
-    """An image uint8 (3, H, W) at another size, with antialiasing."""
-    interleaved = image[None].contiguous(memory_format=torch.channels_last)
-    return F.interpolate(interleaved, (height, width), mode="bilinear", antialias=True)[0]
 
 
 def draw_place(mask: Tensor, size: int, uniforms: np.ndarray) -> tuple[int, int]:

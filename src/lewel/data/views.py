@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+
+from lewel.data.resize import resize
 
 # The columns of a distortion: what `lewel.data.augment.distort` reads for one sample.
 BRIGHTNESS: Final = 0  # the factors stand in the columns that their operations are numbered by
@@ -75,18 +76,15 @@ def draw_view(
 def crop_view(image: torch.Tensor, draw: ViewDraw, size: int) -> torch.Tensor:
     """Cut the drawn box, resize it with antialiasing, flip it: uint8 (3, H, W) -> (3, size, size).
 
-    Fastest on a (H, W, 3) image permuted to (3, H, W), and the view has such strides too: whoever
-    stacks views copies them once more anyway.
+    The view has the strides of a permuted (size, size, 3) image: whoever stacks views copies them
+    once more anyway.
     """
     top, left, height, width = draw.box
-    crop = image[None, :, top : top + height, left : left + width]
-    # Interleaved channels resize up to twice as fast as planes (and cost only the crop to make).
-    crop = crop.contiguous(memory_format=torch.channels_last)
-    if (height, width) == (size, size):
-        view = crop[0].clone()  # never the image's own memory, which a source may keep
-    else:
-        view = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)[0]
-    return view.flip(2) if draw.flip else view
+    crop = image[:, top : top + height, left : left + width]
+    view = resize(crop, size, size)
+    if draw.flip:
+        return view.flip(2)
+    return view.clone() if view is crop else view  # never the image's own, which a source may keep
 
 
 def _draw_box(

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lewel.data.boxes import BoxSource, padded, resize, resized
+from lewel.data.boxes import BoxSource, padded, resized
 from lewel.data.images import UnreadableImage
 from lewel.data.instances import encode
 from lewel.data.loader import leave_signals_to_the_parent
+from lewel.data.resize import resize
 from lewel.errors import RunError
 from lewel.ops.ranks import gather_things, rank, ranks
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from lewel.data.images import UnreadableImage
 from lewel.data.loader import leave_signals_to_the_parent
+from lewel.data.resize import resize
 from lewel.data.sources import Source
 from lewel.ops.ranks import gather, rank, ranks
 
@@ -28,7 +28,7 @@ def whole_view(image: Tensor, size: int) -> Tensor:
     side, shorter = min(height, width), round(size * 8 / 7)
     top, left = (height - side) // 2, (width - side) // 2
     square = image[:, top : top + side, left : left + side]
-    resized = F.interpolate(square[None], (shorter, shorter), mode="bilinear", antialias=True)[0]
+    resized = resize(square, shorter, shorter)
     edge = (shorter - size) // 2
     return resized[:, edge : edge + size, edge : edge + size]
 

@@ -13,6 +13,7 @@ from lewel.errors import Interrupted, RunError
 from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import highest, rank, ranks
+from lewel.train.allocator import keep_freed_memory
 from lewel.train.clock import Clock
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.interrupt import Interruption
@@ -73,6 +74,8 @@ class Keeper:
 
 def _train(run: Training, interruption: Interruption) -> None:
     plan, fabric, order = run.plan, run.fabric, run.plan.order
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
     keeper, collapse = Keeper(run, interruption), CollapseWatch(run.display.say)
