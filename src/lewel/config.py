@@ -150,6 +150,9 @@ class PretrainConfig(Part):
     channels_last: bool | None = Field(
         None, description="Memory layout; by default for images of 128 px and more."
     )
+    compile: bool = Field(
+        False, description="Compile the backbone by torch.compile, where that works."
+    )
     head: Annotated[Head, Parameter(group="Head")] = Head()
     teacher: Annotated[TeacherPart, Parameter(group="Teacher")] = TeacherPart()
     contrast: Annotated[Contrast, Parameter(group="Contrast")] = Contrast()

@@ -25,6 +25,7 @@ from lewel.data.loader import Samples, finish_views
 from lewel.data.sources import Data, digest, open_data
 from lewel.errors import Interrupted, RunError, UserError
 from lewel.files import write_atomically
+from lewel.nn.compiling import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import from_first, gather_things, rank
 from lewel.train.checkpoint import Checkpoints, State
@@ -179,6 +180,8 @@ def assemble(
     if config.channels_last:
         method.to(memory_format=torch.channels_last)
     method.to(fabric.device)
+    if config.compile:
+        compile_backbones(method, fabric.device, lambda text: console.print(text, markup=False))
     step = None if state is None else int(state["step"])
 
     def tell(lines: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
+from lewel.nn.compiling import compile_backbones
 from lewel.nn.heads import Embeddings
 from lewel.nn.teacher import Teacher
 
@@ -42,6 +43,8 @@ class OurStep:
         self.module = self.method = method.to(device).to(memory_format=work.layout).train()
         self.views = work.new_views(work.layout, device)
         self.optimizer = work.new_optimizer(method)
+        if work.compile:
+            compile_backbones(method, device, print)
 
     def step(self) -> Tensor:
         out: Step = self.method(self.views)

@@ -34,6 +34,7 @@ class Workload:
     statistics: Statistics = "eman"
     optimizer: Literal["sgd", "lars"] = "sgd"
     channels_last: bool | None = None
+    compile: bool = False
     seed: int = 0
 
     @property
@@ -43,6 +44,7 @@ class Workload:
         return (
             f"{self.backbone}{stem}, {self.image_size} px, batch {self.batch_size}, "
             f"hidden {self.hidden}, d {self.dim}, h {self.groups}, {self.optimizer}"
+            + (", ours compiled" if self.compile else "")
         )
 
     @property

@@ -37,6 +37,7 @@ def step(
     statistics: Literal["ema", "eman"] = "eman",
     optimizer: Literal["sgd", "lars"] = "sgd",
     channels_last: bool | None = None,
+    compile: bool = False,
     only: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     data: str | None = None,
     rounds: Rounds = 15,
@@ -75,6 +76,8 @@ def step(
         The same for all.
     channels_last
         Memory layout of our networks; by default from 128 px on, as in a run.
+    compile
+        Compile our backbones by torch.compile.
     only
         Only these: lewel_b, byol, lewel_m, moco_v2, backbone_alone, lightly_byol, ...
     data
@@ -104,6 +107,7 @@ def step(
         statistics=statistics,
         optimizer=optimizer,
         channels_last=channels_last,
+        compile=compile,
     )
     result = bench_step.bench_step(
         work,
