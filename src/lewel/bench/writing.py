@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from lewel.bench.machine import sentence
@@ -12,6 +13,7 @@ from lewel.errors import UserError
 from lewel.files import write_atomically
 
 Rows = Sequence[Sequence[str]]
+WIDEST = 132  # columns of text that a table of ours may need
 
 
 def make_folder(folder: Path) -> None:
@@ -34,14 +36,14 @@ def markdown_table(header: Sequence[str], rows: Rows) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
 
 
-def terminal_table(header: Sequence[str], rows: Rows) -> Table:
-    """The same table for the terminal."""
+def print_table(console: Console, header: Sequence[str], rows: Rows) -> None:
+    """The same table for the terminal; where that is too narrow its lines wrap, none is cut."""
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(header):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    return table
+    Console(file=console.file, width=max(console.width, WIDEST)).print(table)
 
 
 def put_section(path: Path, title: str, body: str, machine: dict[str, Any]) -> None:

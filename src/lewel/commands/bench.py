@@ -89,7 +89,7 @@ def step(
 
     from lewel.bench import step as bench_step
     from lewel.bench.workload import Workload
-    from lewel.bench.writing import make_folder, markdown_table, put_section, terminal_table
+    from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
     make_folder(out)
@@ -118,9 +118,9 @@ def step(
         data=data,
     )
     rows, (parts, part_rows) = bench_step.step_rows(result), bench_step.breakdown_rows(result)
-    console.print(terminal_table(bench_step.HEADER, rows))
+    print_table(console, bench_step.HEADER, rows)
     if part_rows:
-        console.print(terminal_table(parts, part_rows))
+        print_table(console, parts, part_rows)
     body = markdown_table(bench_step.HEADER, rows) + "\n\n" + markdown_table(parts, part_rows)
     _finish(console, result, out / name, bench_step.plot_steps, markdown, put_section, body)
 
@@ -181,7 +181,7 @@ def data(
         The results' name, if there are to be several.
     """
     from lewel.bench import data as bench_data
-    from lewel.bench.writing import make_folder, markdown_table, put_section, terminal_table
+    from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
     make_folder(out)
@@ -195,7 +195,7 @@ def data(
         console=console,
     )
     rows = bench_data.data_rows(result)
-    console.print(terminal_table(bench_data.HEADER, rows))
+    print_table(console, bench_data.HEADER, rows)
     body = markdown_table(bench_data.HEADER, rows)
     _finish(console, result, out / name, bench_data.plot_data, markdown, put_section, body)
 
@@ -250,7 +250,7 @@ def scale(
 
     from lewel.bench import scale as bench_scale
     from lewel.bench.workload import Workload
-    from lewel.bench.writing import make_folder, markdown_table, put_section, terminal_table
+    from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
     make_folder(out)
@@ -274,6 +274,6 @@ def scale(
         console=console,
     )
     rows = bench_scale.scale_rows(result)
-    console.print(terminal_table(bench_scale.HEADER, rows))
+    print_table(console, bench_scale.HEADER, rows)
     body = markdown_table(bench_scale.HEADER, rows)
     _finish(console, result, out / name, bench_scale.plot_scale, markdown, put_section, body)
