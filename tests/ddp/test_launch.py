@@ -20,7 +20,7 @@ from tests.faults.test_resume import weights
 from tests.running import metrics, tiny_command, tiny_run
 
 # Two groups on one device are what two devices do, so that all these runs are one and the same.
-SAME = ("--method", "lewel_m", "--optim.lr", "0.005", "--contrast.norm-groups", "2")
+SAME = ("--method", "lewel_m", "--optim.lr", "0.001", "--contrast.norm-groups", "2")
 SLOWLY = ("--limit", "80", "--epochs", "8", "--checkpoint-minutes", "60", "--log-every", "1")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
