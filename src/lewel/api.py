@@ -6,12 +6,13 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from lewel.backbones import find_network, open_backbone, plain, read_card, weights_file
+from lewel.backbones import find_network, open_backbone, plain
 from lewel.build import build_fabric, build_optimizer, peak_rate
 from lewel.card import COUNTERPART, count
 from lewel.config import PretrainConfig, resolve
 from lewel.data.named import NAMES
 from lewel.errors import UserError
+from lewel.finding import read_card, weights_file
 from lewel.nn.backbone import exports_of
 from lewel.pretraining import (
     Parts,

@@ -1,15 +1,14 @@
 """Backbones by name and from files: what every command that takes a backbone opens it with."""
 
-import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lewel.errors import UserError
+from lewel.finding import read_card, weights_file
 from lewel.interop.weights import fill, network_in, read_config, read_weights, some
 from lewel.nn.backbone import (
     RESNETS,
@@ -81,34 +80,6 @@ class Network(NamedTuple):
     def build(self) -> Backbone:
         """The network with fresh weights."""
         return build_backbone(self.name, self.stem, self.width, self.image_size)
-
-
-def read_card(file: Path) -> dict[str, Any]:
-    """What a backbone.safetensors of ours says of itself; empty for other files."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            card: dict[str, Any] = json.loads((opened.metadata() or {}).get("lewel", "{}"))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
-    return card
-
-
-def weights_file(what: str | Path) -> Path | None:
-    """The file that a backbone argument names; None where it is a network's name."""
-    path = Path(what).expanduser()
-    if path.is_dir():
-        path = path / "backbone.safetensors"
-        if not path.is_file():
-            raise UserError(f"{what} holds no backbone: expected a run folder.")
-    return path if path.is_file() else None
-
-
-def folder_for(what: str | Path) -> Path:
-    """Where that goes which is made of a backbone: its own run folder, else runs/NAME."""
-    file = weights_file(what)
-    if file is None:
-        return Path("runs") / str(what).replace("/", "-")
-    return file.parent if (file.parent / "card.json").exists() else Path("runs") / file.stem
 
 
 def find_network(

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -30,7 +29,8 @@ from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
-from lewel.train.devices import Placement, default_workers, open_fabric
+from lewel.train.devices import Placement, cores, default_workers, open_fabric
+from lewel.train.engine import Fabric
 from lewel.train.run import Plan, Probe
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -232,13 +232,15 @@ def build_fabric(config: PretrainConfig, place: Placement) -> Fabric:
 
 
 def build_probe(
-    config: PretrainConfig, data: Data, backbone: Backbone, device: torch.device, workers: int
+    config: PretrainConfig, data: Data, backbone: Backbone, device: torch.device, place: Placement
 ) -> Probe | None:
     """k-NN accuracy, the bank from train and the queries from val; None without labels."""
     if data.train is None or data.val is None or not config.knn.every:
         return None
     if data.train.classes is None or len(data.train.classes) < 2:
         return None
+    # Training rests meanwhile: all cores may read.
+    workers = min(8, cores(place.devices)) if config.workers is None else config.workers
     return KnnProbe(
         Extractor(backbone, config.image_size, MEAN, STD, device, workers=workers),
         data.train,

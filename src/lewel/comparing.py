@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from lewel.backbones import read_card, weights_file
 from lewel.config import differences, read_yaml, resolve
 from lewel.errors import UserError
 from lewel.eval.results import Entry, Results
+from lewel.finding import read_card, weights_file
 from lewel.recipes import list_recipes, paper_numbers, read_recipe
 
 COLUMNS = ("run", "method", "backbone", "task", "data", "result", "95 %", "also", "images", "paper")

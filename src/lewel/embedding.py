@@ -9,12 +9,13 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from lewel.backbones import find_network, open_backbone, weights_file
+from lewel.backbones import find_network, open_backbone
 from lewel.data.sources import Source, digest, open_data
 from lewel.errors import RunError, UserError
 from lewel.eval.features import Extractor
 from lewel.eval.results import fingerprint
 from lewel.files import write_atomically
+from lewel.finding import weights_file
 from lewel.train.devices import default_workers, open_fabric, placement
 
 PART = 4096  # images between two moments that are safe from a kill

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from lewel.backbones import Network, find_network, folder_for, open_backbone, plain
+from lewel.backbones import Network, find_network, open_backbone, plain
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
+from lewel.finding import folder_for
 from lewel.interop.export import (
     detectron2_checkpoint,
     detectron2_config,

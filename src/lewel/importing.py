@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lewel.backbones import Network, find_network, read_card
+from lewel.backbones import Network, find_network
 from lewel.errors import UserError
 from lewel.eval.results import fingerprint
 from lewel.files import write_atomically
+from lewel.finding import read_card
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import Stem, exports_of
 from lewel.train.folder import RunFolder, write_weights

@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from lewel.backbones import Network, find_network, folder_for, open_backbone, weights_file
+from lewel.backbones import Network, find_network, open_backbone
 from lewel.data.sources import Data, Source, digest, open_data
 from lewel.errors import RunError, UserError
 from lewel.eval.features import Extractor
 from lewel.eval.knn import knn_scores
 from lewel.eval.results import Results, fingerprint
 from lewel.eval.scores import judge
+from lewel.finding import folder_for, weights_file
 from lewel.judge_config import DetectConfig, JudgeConfig, KnnConfig, LearnConfig, SegmentConfig
 from lewel.ops.ranks import rank, ranks
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
+from lewel.train.engine import Fabric
 from lewel.train.launch import launch
 
 USUAL = 20  # neighbours, as in the probe of a run

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torchvision.utils import save_image
 
@@ -31,6 +30,7 @@ from lewel.ops.ranks import from_first, gather_things, rank
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.devices import Placement
 from lewel.train.display import Display
+from lewel.train.engine import Fabric
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.folder import RunFolder
 from lewel.train.loggers import Logger, open_loggers
@@ -199,7 +199,7 @@ def assemble(
         metrics=Metrics(folder.metrics, resumed_at=step, writes=rank() == 0, tell=tell),
         bad_images=BadImages(folder.bad_images, len(data.unlabelled), plan.images_per_epoch),
         display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, console),
-        probe=build_probe(config, data, method.student.backbone, fabric.device, plan.workers),
+        probe=build_probe(config, data, method.student.backbone, fabric.device, parts.place),
         on_save=lambda run: folder.export(
             run.method.student.backbone.net,
             run.method.student.head,

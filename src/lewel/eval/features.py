@@ -77,7 +77,7 @@ class Extractor:
         loader = DataLoader(
             WholeViews(source, indices, self.size),
             batch_size=self.batch_size,
-            num_workers=self.workers,
+            num_workers=min(self.workers, len(indices) // self.batch_size),  # few need none
             worker_init_fn=leave_signals_to_the_parent,
         )
         centre = torch.tensor(self.mean, device=self.device).view(3, 1, 1)

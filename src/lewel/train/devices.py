@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning_fabric.strategies.ddp import DDPStrategy
 
 from lewel.errors import UserError
+from lewel.train.engine import (
+    DDPStrategy,
+    Fabric,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 
 Starter = Literal["lewel", "torchrun", "slurm"]
 ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
@@ -124,6 +126,11 @@ def check_cpu_precision(precision: str) -> None:
 
 def default_workers(device: torch.device, devices: int = 1) -> int:
     """Enough processes to feed a GPU; on a CPU most cores are left to training, few cores all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    mine = max(1, (cores or 1) // devices)
+    mine = cores(devices)
     return min(8, mine) if device.type == "cuda" else mine // 4
+
+
+def cores(devices: int = 1) -> int:
+    """Processor cores for each of so many devices."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (mine or 1) // devices)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch.multiprocessing as mp
-from lightning_fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
 from lewel.ops.ranks import ranks
 from lewel.train.devices import quieten, rank_from_outside
+from lewel.train.engine import Fabric
 from lewel.train.interrupt import STOPPING
 
 ENDINGS = {"UserError": UserError, "RunError": RunError}

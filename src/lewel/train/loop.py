@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from lewel.data.loader import make_loader
@@ -15,6 +14,7 @@ from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import highest, rank, ranks
 from lewel.train.allocator import keep_freed_memory
 from lewel.train.clock import Clock
+from lewel.train.engine import Fabric
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.interrupt import Interruption
 from lewel.train.monitor import CollapseWatch, FiniteWatch

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
@@ -14,6 +13,7 @@ from lewel.data.loader import Batch, Order, Samples, finish_views
 from lewel.methods.base import Method
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.display import Display
+from lewel.train.engine import Fabric
 from lewel.train.estimate import out_of_memory_sentence
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import BadImages
