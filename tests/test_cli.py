@@ -252,6 +252,30 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
     assert min(took) < 0.5
 
 
+def test_fabric_is_imported_without_torchmetrics_and_knows_its_version() -> None:
+    code = (
+        "import sys; from importlib.metadata import version; version('torchmetrics');"  # with lightly
+        "import lewel.api;"
+        "from lightning_fabric.utilities import imports;"
+        "assert imports._TORCHMETRICS_GREATER_EQUAL_1_0_0;"
+        "assert not {'torchmetrics', 'scipy', 'matplotlib'} & sys.modules.keys();"
+        "import torchmetrics; assert torchmetrics.MeanMetric"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_are_shown_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from lewel.cli import run; assert run(['results', sys.argv[1]]) == 2;"
+        "assert not {'torch', 'lightning_fabric'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "has no results yet" in done.stderr
+
+
 def test_the_list_of_commands_says_what_they_say_of_themselves() -> None:
     for name, (place, what) in COMMANDS.items():
         module, function = place.split(":")

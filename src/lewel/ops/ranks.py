@@ -70,3 +70,13 @@ def gather_things(things: list[Thing]) -> list[Thing]:
     parts: list[list[Thing]] = [[] for _ in range(ranks())]
     dist.all_gather_object(parts, things)
     return [thing for part in parts for thing in part]
+
+
+def leave() -> None:
+    """Part from the other ranks once all are ready to.
+
+    The threads that connect them must end before the process does, or it may end by SIGABRT.
+    """
+    if ranks() > 1:
+        dist.barrier()
+        dist.destroy_process_group()

@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from lewel.errors import Interrupted, RunError, UserError, system_sentence
-from lewel.ops.ranks import ranks
+from lewel.ops.ranks import leave, ranks
 from lewel.train.devices import quieten, rank_from_outside
 from lewel.train.engine import Fabric
 from lewel.train.interrupt import STOPPING
@@ -63,10 +63,11 @@ def _in_a_process(
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training notes signals, end quietly
     quieten()
+    stopped = None
     try:
         work(fabric, *arguments)
     except Interrupted as error:  # all ranks stop at the same step, each with time to end well
-        return error.number, error.step
+        stopped = error.number, error.step
     except (UserError, RunError, OSError) as error:
         name = f"{time.time_ns():020d}-{fabric.global_rank}.json"
         said = system_sentence(error) if isinstance(error, OSError) else str(error)
@@ -75,7 +76,8 @@ def _in_a_process(
         word = json.dumps({"kind": kind, "sentence": sentence})
         (Path(place) / name).write_text(word, encoding="utf-8")
         raise
-    return None
+    leave()
+    return stopped
 
 
 @contextmanager
