@@ -254,7 +254,7 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
 
 def test_fabric_is_imported_without_torchmetrics_and_knows_its_version() -> None:
     code = (
-        "import sys; from importlib.metadata import version; version('torchmetrics');"  # with lightly
+        "import sys; from importlib.metadata import version; version('torchmetrics');"
         "import lewel.api;"
         "from lightning_fabric.utilities import imports;"
         "assert imports._TORCHMETRICS_GREATER_EQUAL_1_0_0;"
