@@ -269,6 +269,32 @@ def test_unreadable_images_are_left_out_and_listed(
     assert not (tmp_path / "worse" / "lewel-index.json").exists()
 
 
+def test_mended_images_are_packed_after_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_photos(tmp_path / "data", train=12, val=3)
+    image = data / "train" / "cat" / "000.jpg"
+    whole = image.read_bytes()
+    image.write_bytes(whole[:100])
+    out = tmp_path / "out"
+    assert pack(data, out, "--shard-images", "6") == 1
+    assert "1 of the 15 images seen" in capsys.readouterr().err
+    image.write_bytes(whole)
+    assert pack(data, out, "--shard-images", "6") == 0
+    assert not (out / "bad_images.jsonl").exists()
+    assert len(open_data(str(out), image_size=16).unlabelled) == 12
+
+
+def test_an_image_that_no_jpeg_can_hold_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_photos(tmp_path / "data", train=30, val=3)
+    Image.new("RGB", (65_501, 1)).save(data / "train" / "cat" / "long.png")
+    assert pack(data, tmp_path / "out") == 0
+    assert "left out: 1" in capsys.readouterr().out
+    assert "more than JPEG holds" in (tmp_path / "out" / "bad_images.jsonl").read_text()
+
+
 def test_a_full_disk_is_one_sentence(
     photos: Path,
     packed: Path,

@@ -25,6 +25,7 @@ SUFFIXES: Final = {
     "TIFF": "tif",
     "BMP": "bmp",
 }
+MOST: Final = 65_500  # pixels a side that a JPEG may have; libjpeg dies of more
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def to_jpeg(image: torch.Tensor, encoding: Encoding) -> tuple[str, bytes]:
     if (shorter := min(height, width)) > encoding.size:
         height, width = (max(1, round(n * encoding.size / shorter)) for n in (height, width))
         image = resize(image, height, width)
+    if max(height, width) > MOST:
+        raise UnreadableImage(f"{width} x {height} pixels are more than JPEG holds ({MOST} a side)")
     # The same bytes' worth and the same error as Pillow's at this quality, in 60 % of its time.
     return "jpg", encode_jpeg(image.contiguous(), encoding.quality).numpy().tobytes()
 

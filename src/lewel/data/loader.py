@@ -168,6 +168,11 @@ def leave_signals_to_the_parent(worker: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
+def reader_died(error: RuntimeError) -> bool:
+    """Whether torch says that a worker was ended, and not that something was raised in one."""
+    return "DataLoader worker" in str(error) and not str(error).startswith("Caught ")
+
+
 def finish_views(
     batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]
 ) -> list[Tensor]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,8 +15,9 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from lewel.bars import Bar
-from lewel.data.encoding import Encoded, Encoder, Encoding
-from lewel.data.loader import leave_signals_to_the_parent
+from lewel.data.encoding import MOST, Encoded, Encoder, Encoding, encode
+from lewel.data.images import UnreadableImage
+from lewel.data.loader import leave_signals_to_the_parent, reader_died
 from lewel.data.names import Names
 from lewel.data.packs import (
     INDEX,
@@ -53,7 +55,7 @@ class Settings:
     def check(self) -> None:
         """One sentence on a value that cannot be."""
         for name, value, low, high in (
-            ("size", self.encoding.size, 16, 65_500),  # JPEG's own limit
+            ("size", self.encoding.size, 16, MOST),
             ("quality", self.encoding.quality, 1, 100),
             ("shard-images", self.shard_images, 1, 10**9),
             ("seed", self.seed, 0, 2**63),
@@ -141,7 +143,17 @@ class Packing:
             return None
         with shard.open("rb") as file:
             whole = hashlib.file_digest(file, "sha256").hexdigest() == record["sha256"]
-        return record if whole else None
+        return record if whole and not self.mended(piece, record["bad"]) else None
+
+    def mended(self, piece: Piece, bad: list[dict[str, Any]]) -> bool:
+        """Whether an image that a shard was written without can be read by now."""
+        names = {line["image"] for line in bad}
+        for index in piece.order.tolist() if names else ():
+            if piece.source.describe(index) in names:
+                with suppress(UnreadableImage):
+                    encode(piece.source, index, self.settings.encoding)
+                    return True
+        return False
 
     def record_path(self, piece: Piece) -> Path:
         return self.out / "records" / f"{piece.file.removesuffix('.tar')}.json"
@@ -190,7 +202,7 @@ class Packing:
         try:
             yield from loader
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+            if not reader_died(error):
                 raise
             raise RunError(
                 "A process that encodes images was ended from outside (did memory run out?): run "
@@ -206,7 +218,8 @@ class Packing:
             raise RunError(
                 f"{len(bad):,} of the {self.seen:,} images seen could not be read, more than "
                 f"{BAD_SHARE:.0%} (for example {bad[-1]['image']}: {bad[-1]['reason']}). "
-                f"All are listed in {self.out / 'bad_images.jsonl'}."
+                f"All are listed in {self.out / 'bad_images.jsonl'}: mend them and run the same "
+                "command again."
             )
 
     def list_bad(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lewel.data.loader import make_loader
+from lewel.data.loader import make_loader, reader_died
 from lewel.errors import Interrupted, RunError
 from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
@@ -27,7 +27,7 @@ def train(run: Training) -> None:
         with Interruption() as interruption:
             _train(run, interruption)
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if not reader_died(error):
             raise RunError(run.explain_memory()) if is_out_of_memory(error) else error from None
         raise RunError(
             f"A process that reads images died ({str(error).splitlines()[0]}): perhaps memory ran "
