@@ -9,12 +9,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from lewel.cli import run
 from lewel.comparing import results_table
 from lewel.config import resolve, write_yaml
 from lewel.eval.results import Results
+from lewel.eval.scores import judge
 from lewel.recipes import list_recipes, read_recipe
 from lewel.reporting import read_run, write_report
 from tests.report.making import NASTY, picture, random_gallery
@@ -67,6 +69,15 @@ def test_results_are_those_of_the_table(copied: Path, capsys: pytest.CaptureFixt
     for cell in result.cells.values():
         assert cell in table
     assert sum(result.per_class.values()) > 0 and "1: " in result.sweep
+
+
+def test_mistakes_name_the_classes_that_were_mistaken(tmp_path: Path) -> None:
+    scores = torch.eye(4)[[1, 3, 0]]  # the class b has no image
+    answer = judge(scores, torch.tensor([0, 2, 0]), ["a", "b", "c", "d"])
+    kept = {"backbone": "resnet18", "data": "x", **answer}
+    Results(tmp_path).keep("knn", {"weights": "abc", "data": "x"}, kept)
+    (result,) = read_run(tmp_path).results
+    assert set(result.mistakes) == {"a taken for b (1)", "c taken for d (1)"}
 
 
 def test_the_papers_number_stands_beside_a_run_of_its_recipe(tmp_path: Path) -> None:

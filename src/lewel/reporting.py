@@ -197,8 +197,8 @@ class Reader:
 def result(row: Row) -> Result:
     """A result as a page shows it."""
     answer = row.answer
-    classes = list(answer.get("per_class", {}))
-    wrong = [entry for entry in answer.get("confusion", []) if entry[0] != entry[1]]
+    classes = answer.get("classes", [])  # older answers do not name those without an image
+    wrong = [entry for entry in answer.get("confusion", []) if classes and entry[0] != entry[1]]
     wrong = sorted(wrong, key=lambda entry: -entry[2])[:MISTAKES]
     sweep = ", ".join(f"{k}: {share:.1%}" for k, share in answer.get("sweep", {}).items())
     return Result(

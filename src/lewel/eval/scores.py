@@ -34,6 +34,7 @@ def judge(scores: Tensor, truth: Tensor, classes: Sequence[str]) -> dict[str, An
         "interval": bootstrap(right),
         "images": len(truth),
         "per_class": per_class,
+        "classes": list(classes),  # which the confusion's numbers count
         "confusion": [[*pair, n] for pair, n in zip(pairs.tolist(), counts.tolist(), strict=True)],
     }
 
