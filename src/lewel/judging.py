@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from lewel.backbones import Network, find_network, open_backbone
-from lewel.data.sources import Data, Source, digest, open_data
+from lewel.data.sources import Data, Source, digest_with_truth, open_data
 from lewel.errors import RunError, UserError
 from lewel.eval.features import Extractor
 from lewel.eval.knn import knn_scores
@@ -88,6 +88,10 @@ class Subject:
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
         self.train, self.val = opens(config, self.network)
+        self.data = {
+            "train": digest_with_truth(self.train)[:16],
+            "val": digest_with_truth(self.val)[:16],
+        }
 
     def question(self) -> dict[str, Any]:
         """What is asked: two equal questions have the same answer."""
@@ -99,8 +103,7 @@ class Subject:
             **asked,
             "image_size": self.network.image_size,
             "weights": self.weights,
-            "train": digest(self.train)[:16],
-            "val": digest(self.val)[:16],
+            **self.data,
         }
 
 

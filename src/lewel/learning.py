@@ -89,7 +89,9 @@ def labelled_part(source: Source, labels: str, seed: int) -> Source:
     path = Path(labels).expanduser()
     if not path.is_file():
         raise UserError(f"--labels {labels}: expected a share such as 1%, or a file of names.")
-    wanted = {line.strip() for line in path.read_text(encoding="utf-8").splitlines()} - {""}
+    wanted = {
+        line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+    } - {""}
     names = [Path(source.describe(index)).name for index in range(len(source))]
     missing = wanted - set(names)
     if missing or not wanted:

@@ -15,6 +15,7 @@ from lewel.data.coco import open_coco
 from lewel.data.detection import open_boxes
 from lewel.data.instances import encode, rasterise
 from lewel.data.scene_boxes import SceneBoxes
+from lewel.data.sources import digest, digest_with_truth
 from lewel.data.voc_boxes import CLASSES, open_voc
 from lewel.errors import UserError
 
@@ -111,8 +112,9 @@ def coco_file(**changes: Any) -> dict[str, Any]:
     square[10:20, 5:25] = True
     rle = encode(square[None])[0]
     runs = {"size": [30, 40], "counts": [5 * 30 + 10, *[10, 20] * 19, 10, 15 * 30 + 10]}
-    boxes = [[4, 4, 20, 20], [5, 10, 20, 10], [0, 0, 30, 30], [3, 3, 0, 5]]
-    shapes = [TRIANGLE, rle, runs, TRIANGLE]
+    # The last two have no area: one by itself, one inside the image.
+    boxes = [[4, 4, 20, 20], [5, 10, 20, 10], [0, 0, 30, 30], [3, 3, 0, 5], [40, 3, 5, 5]]
+    shapes = [TRIANGLE, rle, runs, TRIANGLE, TRIANGLE]
     annotations = [
         {
             "id": 10 + n, "image_id": 7, "category_id": (90, 3)[n % 2], "bbox": box, "area": 9,
@@ -139,10 +141,11 @@ def test_coco_reads_boxes_polygons_and_run_lengths(tmp_path: Path) -> None:
     train, val = open_coco(make_coco(tmp_path / "some"), None, None, None)
     assert train.describe(0) == "train2017/7.jpg" and len(train) == 2 and train.name == "some"
     assert train.classes == ("car", "brush")  # by their ids
-    found = train.objects(0)  # no crowd, and not the box of no area
+    found = train.objects(0)  # no crowd, and not the boxes of no area
     assert found.boxes.tolist() == [[4, 4, 24, 24], [5, 10, 25, 20]]
     assert found.classes.tolist() == [2, 1]
-    assert train.notes[0].startswith("1 boxes of no area are left out, for example annotation 13")
+    assert train.notes[0].startswith("2 boxes of no area inside their image are left out, for exam")
+    assert "annotation 13 of" in train.notes[0] and train.counts().tolist() == [2, 0]
     triangle, square = train.masks(0, 30, 40)
     assert square.sum() == 200 and square[10:20, 5:25].all()
     theirs = reference.decode(reference.frPyObjects(TRIANGLE, 30, 40))[..., 0]
@@ -150,13 +153,44 @@ def test_coco_reads_boxes_polygons_and_run_lengths(tmp_path: Path) -> None:
     double, _ = train.masks(0, 60, 80)
     assert double.sum() == pytest.approx(4 * triangle.sum(), rel=0.1)
     truth = val.truth()
-    assert [one["image_id"] for one in truth["annotations"]] == [0] * 4
-    assert [one["iscrowd"] for one in truth["annotations"]] == [0, 0, 1, 0]
+    assert [one["image_id"] for one in truth["annotations"]] == [0] * 5
+    assert [one["iscrowd"] for one in truth["annotations"]] == [0, 0, 1, 0, 0]
     assert len(with_objects(train)) == 1
     assert "1 images without objects" in with_objects(train).notes[-1]
     assert train.some(np.array([1])).describe(0) == "train2017/9.jpg"
     only, _ = open_coco(tmp_path / "some", None, None, ["car"])
     assert only.objects(0).classes.tolist() == [1]
+
+
+def test_coco_without_shapes_has_no_masks(tmp_path: Path) -> None:
+    bare = coco_file()["annotations"]
+    for one in bare:
+        del one["segmentation"]
+    train, _ = open_coco(make_coco(tmp_path, annotations=bare), None, None, None)
+    assert not train.masked and open_coco(make_coco(tmp_path), None, None, None)[0].masked
+
+
+def test_what_is_said_of_images_is_a_part_of_their_fingerprint(tmp_path: Path) -> None:
+    before = open_coco(make_coco(tmp_path), None, None, None)[0]
+    moved = coco_file()["annotations"]
+    moved[0]["bbox"] = [4, 4, 20, 21]
+    after = open_coco(make_coco(tmp_path, annotations=moved), None, None, None)[0]
+    assert digest(before) == digest(after)
+    assert digest_with_truth(before) != digest_with_truth(after)
+    dog, larger = (thing("dog", (1, 1, 10, side)) for side in (20, 21))
+    kinds = []
+    for things in (dog, larger):
+        root = make_voc(tmp_path / "VOC2012", {"train": {"a": things}, "val": {"b": dog}})
+        kinds.append(open_voc(root, None, None, None)[0])
+    assert digest(kinds[0]) == digest(kinds[1])
+    assert digest_with_truth(kinds[0]) != digest_with_truth(kinds[1])
+
+
+def test_voc_knows_its_year_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cat = thing("cat", (1, 1, 10, 20))
+    monkeypatch.chdir(make_voc(tmp_path / "VOC2007", {"trainval": {"a": cat}, "test": {"b": cat}}))
+    train, val = open_voc(Path(), None, "2007/test", None)
+    assert (train.name, val.rule) == ("voc07", "voc 11-point")
 
 
 def test_run_lengths_of_both_kinds_are_the_same_mask() -> None:
@@ -177,8 +211,19 @@ def test_coco_names_what_is_wrong(tmp_path: Path) -> None:
         ("", "it is empty"),
         ("{", "cannot be read"),
         (json.dumps(coco_file(annotations=[])), "holds no annotations"),
-        (json.dumps(coco_file(categories=coco_file()["categories"][:1])), "2 of the 4 .* a class"),
-        (json.dumps(coco_file(images=coco_file()["images"][:1])), "4 of the 4 .* an image"),
+        (json.dumps(coco_file(categories=coco_file()["categories"][:1])), "2 of the 5 .* a class"),
+        (json.dumps(coco_file(images=coco_file()["images"][:1])), "5 of the 5 .* an image"),
+        (json.dumps(coco_file(annotations=[{}])), "annotations without a number as image_id"),
+        (
+            json.dumps(coco_file(annotations=[{"image_id": 7, "category_id": 3}])),
+            "annotations without a bbox of four numbers",
+        ),
+        (json.dumps(coco_file(images=[{"id": "x"}])), "images without a number as id"),
+        (
+            json.dumps(coco_file(images=[{"id": 7, "width": 40, "height": 30}])),
+            "images without file_name",
+        ),
+        (json.dumps(coco_file(categories=[7])), "categories without keys"),
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=sentence) as raised:

@@ -16,6 +16,12 @@ from lewel.data.instances import Bits, rasterise
 from lewel.data.names import Names
 from lewel.errors import UserError
 
+NUMBERS = {
+    "images": ("id", "width", "height"),
+    "annotations": ("image_id", "category_id"),
+    "categories": ("id",),
+}
+NAMES = {"images": "file_name", "categories": "name"}
 KEPT = ("id", "category_id", "bbox", "area", "iscrowd", "segmentation")  # of an annotation
 WHOLE = 100_000  # images of COCO's train2017, and more
 
@@ -23,7 +29,6 @@ WHOLE = 100_000  # images of COCO's train2017, and more
 class CocoBoxes(Files):
     """Images and objects of one instances_*.json."""
 
-    masked = True
     rule = "coco"
 
     def __init__(self, root: Path, file: Path, classes: Sequence[str] | None) -> None:
@@ -40,11 +45,9 @@ class CocoBoxes(Files):
         paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
         names = tuple(str(one["name"]) for one in categories)
         super().__init__(root, paths, name=root.name, classes=names)
-        self._records, self.notes = self._collect(file, said, classes is not None)
+        self.notes = self._collect(file, said, classes is not None)
 
-    def _collect(
-        self, file: Path, said: dict[str, Any], only: bool
-    ) -> tuple[list[bytes], tuple[str, ...]]:
+    def _collect(self, file: Path, said: dict[str, Any], only: bool) -> tuple[str, ...]:
         """The annotations of each image as JSON: a train2017 of dictionaries fills the memory."""
         place = {int(one["id"]): index for index, one in enumerate(self._images)}
         every: list[list[dict[str, Any]]] = [[] for _ in self._images]
@@ -64,16 +67,22 @@ class CocoBoxes(Files):
                     f"{what} that it does not list, for example annotation {wrong[0].get('id')} "
                     f"(category {wrong[0]['category_id']}): mend the file."
                 )
-        flat = [one for mine in every for one in mine if _flat(one) and not one.get("iscrowd")]
+        flat = [
+            one
+            for mine, image in zip(every, self._images, strict=True)
+            for one in mine
+            if _flat(one, image) and not one.get("iscrowd")
+        ]
         notes: tuple[str, ...] = ()
         if flat:
             notes = (
-                f"{len(flat):,} boxes of no area are left out, for example annotation "
-                f"{flat[0].get('id')} of {file}.",
+                f"{len(flat):,} boxes of no area inside their image are left out, for example "
+                f"annotation {flat[0].get('id')} of {file}.",
             )
-        kept = [[one for one in m if not one.get("iscrowd") and not _flat(one)] for m in every]
-        self._counts = np.array([len(mine) for mine in kept], np.int64)
-        return [json.dumps(mine).encode() for mine in every], notes
+        self.masked = all("segmentation" in one for mine in every for one in mine)
+        self._records = [json.dumps(mine).encode() for mine in every]
+        self._counts = np.array([len(self._found(n)) for n in range(len(every))], np.int64)
+        return notes
 
     def some(self, indices: npt.NDArray[np.int64]) -> "CocoBoxes":
         """The same source with these images alone."""
@@ -87,7 +96,11 @@ class CocoBoxes(Files):
     def _found(self, index: int) -> list[dict[str, Any]]:
         """The annotations to learn from: no crowds, and no boxes without area."""
         every: list[dict[str, Any]] = json.loads(self._records[index])
-        return [one for one in every if not one.get("iscrowd") and not _flat(one)]
+        image = self._images[index]
+        return [one for one in every if not one.get("iscrowd") and not _flat(one, image)]
+
+    def says(self, index: int) -> bytes:
+        return self._records[index]
 
     def objects(self, index: int) -> Objects:
         found, image = self._found(index), self._images[index]
@@ -130,9 +143,12 @@ class CocoBoxes(Files):
         }
 
 
-def _flat(annotation: dict[str, Any]) -> bool:
-    """Whether a box has no area."""
-    return bool(annotation["bbox"][2] <= 0 or annotation["bbox"][3] <= 0)
+def _flat(annotation: dict[str, Any], image: dict[str, Any]) -> bool:
+    """Whether a box has no area inside its image."""
+    left, top, width, height = annotation["bbox"]
+    across = min(left + width, image["width"]) - max(left, 0)
+    down = min(top + height, image["height"]) - max(top, 0)
+    return bool(across <= 0 or down <= 0)
 
 
 def read_instances(file: Path) -> dict[str, Any]:
@@ -149,7 +165,28 @@ def read_instances(file: Path) -> dict[str, Any]:
     if not complete or empty:
         what = " and ".join(empty) or "images, annotations or categories"
         raise UserError(f"{file} holds no {what}: expected COCO's instances_*.json.")
+    for key, numbers in NUMBERS.items():
+        for one in said[key]:
+            if fault := fault_of(one, numbers, NAMES.get(key), key == "annotations"):
+                about = json.dumps(one)[:80]
+                raise UserError(f"{file} has {key} without {fault}, for example {about}: mend it.")
     return said
+
+
+def fault_of(one: Any, numbers: Sequence[str], name: str | None, boxed: bool) -> str | None:
+    """What an entry of COCO's JSON lacks."""
+    if not isinstance(one, dict):
+        return "keys"
+    for key in numbers:
+        try:
+            int(one[key])
+        except (KeyError, TypeError, ValueError):
+            return f"a number as {key}"
+    if name is not None and not isinstance(one.get(name), str):
+        return name
+    box = one.get("bbox")
+    four = isinstance(box, list) and len(box) == 4 and all(type(n) in (int, float) for n in box)
+    return "a bbox of four numbers" if boxed and not four else None
 
 
 def folder_of(root: Path, file: Path, names: Sequence[str]) -> str:

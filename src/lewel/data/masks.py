@@ -14,7 +14,15 @@ from lewel.data.images import SUFFIXES, UnreadableImage, read_image
 from lewel.data.scenes import CLASSES as FIGURES
 from lewel.data.scenes import SIZES, draw_scene
 from lewel.data.sources import HELD_OUT, Labels, Source, Subset
-from lewel.data.voc import AUGMENTED, CLASSES, IGNORED, augmented_list, find_voc, split_pairs
+from lewel.data.voc import (
+    AUGMENTED,
+    CLASSES,
+    IGNORED,
+    augmented_list,
+    find_voc,
+    read_list,
+    split_pairs,
+)
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
@@ -37,6 +45,10 @@ class MaskedSubset(Subset):
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
         return self.source.pair(int(self.indices[index]))
+
+    def says(self, index: int) -> bytes:
+        says = getattr(self.source, "says", None)
+        return says(int(self.indices[index])) if says else b""
 
 
 class MaskFiles:
@@ -64,6 +76,9 @@ class MaskFiles:
 
     def describe(self, index: int) -> str:
         return self.pairs[index][0]
+
+    def says(self, index: int) -> bytes:
+        return str((self.root / self.pairs[index][1]).stat().st_size).encode()
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
         image, mask = self.read(index), read_mask(self.root / self.pairs[index][1])
@@ -235,7 +250,7 @@ def _classes(root: Path, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The lines of classes.txt in the order of the class numbers, or the numbers that occur."""
     file = root / "classes.txt"
     if file.is_file():
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        names = [line.strip() for line in read_list(file).splitlines()]
         return tuple(name for name in names if name)
     highest = 0
     for _, path in pairs:

@@ -112,6 +112,18 @@ def digest(source: Source) -> str:
     return state.hexdigest()
 
 
+def digest_with_truth(source: Source) -> str:
+    """A fingerprint of a source's images and of what it says of them: labels, boxes, masks."""
+    state = hashlib.sha256(digest(source).encode() + repr(source.classes).encode())
+    if source.labels is not None:
+        state.update(source.labels.tobytes())
+    says = getattr(source, "says", None)  # of an image, in bytes: sources of dense tasks
+    if says is not None:
+        for index in range(len(source)):
+            state.update(says(index) + b"\0")
+    return state.hexdigest()
+
+
 def open_data(
     data: str,
     *,

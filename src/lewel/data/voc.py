@@ -48,6 +48,11 @@ def find_voc(path: str | Path) -> Path | None:
     return None
 
 
+def read_list(file: Path) -> str:
+    """A list of names; what is no UTF-8 in it becomes a name that is not there."""
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
 def augmented_list(root: Path) -> Path | None:
     """The list of train_aug, where it and its masks are there."""
     lists = root / "ImageSets" / "Segmentation"
@@ -70,7 +75,7 @@ def split_pairs(root: Path, split: str) -> list[tuple[str, str]]:
             f"{root} has no split {split!r}: expected ImageSets/Segmentation/{split}.txt{more}; "
             f"the lists there are {', '.join(known) or 'none'}."
         )
-    names = file.read_text(encoding="utf-8").split()
+    names = read_list(file).split()
     if not names:
         raise UserError(f"{file} is empty: expected the name of an image in each line.")
     return [(f"JPEGImages/{name}.jpg", f"{masks}/{name}.png") for name in names]

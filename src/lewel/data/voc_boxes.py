@@ -15,6 +15,7 @@ from lewel.data.boxes import Objects
 from lewel.data.files import Files
 from lewel.data.instances import Bits
 from lewel.data.names import Names
+from lewel.data.voc import read_list
 from lewel.errors import UserError
 
 CLASSES = (
@@ -69,6 +70,9 @@ class VocBoxes(Files):
         out._paths = Names.of([self.describe(int(index)) for index in indices])
         out._chosen = self._chosen[indices]
         return out
+
+    def says(self, index: int) -> bytes:
+        return b"".join(part.tobytes() for part in self.objects(index))
 
     def objects(self, index: int) -> Objects:
         return self._all[int(self._chosen[index])]
@@ -148,7 +152,7 @@ def list_images(root: Path, years: Sequence[str], split: str) -> Images:
                 "--train-split and --val-split."
             )
         for year, file in files:
-            lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+            lines = [line.split() for line in read_list(file).splitlines()]
             out += [(year, line[0]) for line in lines if line and line[-1] != "-1"]
     if not out:
         raise UserError(f"The split {split} of {root} lists no images: complete the data set.")
@@ -159,7 +163,7 @@ def default_splits(root: Path, years: Sequence[str]) -> tuple[str, str]:
     """trainval and test where a test has its XML files, as in 2007; else train and val."""
     for year in years:
         file = root / year / "ImageSets" / "Main" / "test.txt"
-        names = file.read_text(encoding="utf-8").split() if file.is_file() else []
+        names = read_list(file).split() if file.is_file() else []
         if names and (root / year / "Annotations" / f"{names[0]}.xml").is_file():
             return "trainval", f"{year}/test" if year else "test"
     return "train", "val"
@@ -169,6 +173,7 @@ def open_voc(
     root: Path, train: str | None, val: str | None, classes: Sequence[str] | None
 ) -> tuple[VocBoxes, VocBoxes]:
     """What is learned from and what is judged on, in a folder of one year or several."""
+    root = root.resolve()  # its name tells the year
     years = years_of(root)
     usual = default_splits(root, years)
     train, val = train or usual[0], val or usual[1]

@@ -119,9 +119,12 @@ def timm_features(net: nn.Module) -> tuple[nn.Module, tuple[int, ...], list[int]
         raise refusal
     twin.load_state_dict({key: known[key.replace(".", "_")] for key in wanted})
     widths = list(twin.feature_info.channels())
-    with torch.no_grad():
-        side = 2 * reductions[-1]
-        seen = twin.eval()(torch.zeros(1, 3, side, side))
+    side = 2 * reductions[-1]
+    try:
+        with torch.no_grad():
+            seen = twin.eval()(torch.zeros(1, 3, side, side))
+    except (AssertionError, RuntimeError):  # it takes images of one size only
+        raise refusal from None
     if [one.shape[1] for one in seen] != widths:  # some give their channels last
         raise refusal
     return twin.train(), tuple(reductions[-LEVELS:]), widths
