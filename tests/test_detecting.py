@@ -131,6 +131,11 @@ def test_each_rate_is_trained_and_the_best_is_labelled(
         "detect c4 (2 steps, lr 0.02",
         "detect c4 (2 steps, lr 0.01,0.02, best of 2",
     ]
+    assert run(words(trained, tmp_path, "--iterations", "2", "--lr", "0.01,0.02", "--again")) == 0
+    said = capsys.readouterr().out
+    assert "lr 0.01:" in said and "lr 0.02:" in said  # each one anew
+    drawn = {file.name.rpartition("-")[0] for file in (tmp_path / "predictions").glob("*.png")}
+    assert drawn == {"detect-scenes-c4-lr0.01", "detect-scenes-c4-lr0.02"}
     for wrong in ("x", "0", "0.1,0.1"):
         assert run(words(trained, tmp_path, "--lr", wrong)) == 2
         assert "rate" in capsys.readouterr().err

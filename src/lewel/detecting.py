@@ -75,7 +75,7 @@ def judge_detected(job: Job) -> dict[str, Any]:
     for rate in config.rates:
         part = copy.copy(subject)
         part.config = config.model_copy(update={"lr": f"{rate:g}"})
-        known = subject.results.answer("detect", part.question())
+        known = None if config.again else subject.results.answer("detect", part.question())
         if known is None:
             job.console.print(f"lr {rate:g}:", highlight=False)
             about = {"task": "detect", "backbone": subject.network.name, "data": subject.train.name}
@@ -254,6 +254,7 @@ def draw(job: Job, seen: list[Seen], val: BoxSource) -> list[str]:
     config = job.subject.config
     assert isinstance(config, DetectConfig)
     folder = job.subject.results.folder.parent / "predictions"
+    fresh = "-untrained" if job.subject.untrained else ""
     names = ("", *(val.classes or ()))
     paths: list[Path] = []
     for one in seen[:PICTURES]:
@@ -270,7 +271,7 @@ def draw(job: Job, seen: list[Seen], val: BoxSource) -> list[str]:
             bits = np.array(drawn, np.bool_).reshape(-1, height, width)
         said = [f"{names[one.classes[n]]} {one.scores[n]:.2f}" for n in sure]
         right = draw_objects(image, one.boxes[sure], one.classes[sure].tolist(), said, bits)
-        path = folder / f"detect-{val.name}-{config.arch}-{one.image + 1}.png"
+        path = folder / f"detect-{val.name}-{config.arch}{fresh}-lr{config.lr}-{one.image + 1}.png"
         save_pair(left, right, f"{val.describe(one.image)}: truth, and scores over {SURE}", path)
         paths.append(path)
     return [path.name for path in paths]

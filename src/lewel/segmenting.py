@@ -32,6 +32,7 @@ from lewel.nn.norm import synchronise
 from lewel.ops.ranks import gather, gather_things, rank, ranks
 from lewel.optim.schedules import poly
 from lewel.report.segments import side_by_side
+from lewel.train.devices import rank_from_outside
 from lewel.train.run import Plan
 
 TASK = "segment"
@@ -49,7 +50,7 @@ def segment(
             console.print(f"lr {rate:g}", highlight=False)
         answer, path = ask(TASK, judge_segmented, what, one, out, console, open_for_segment)
         found[one.lr] = answer
-    if not answer or len(found) == 1:  # another rank than the first, or no choice
+    if len(found) == 1 or rank_from_outside() != 0:
         return answer, path
     best = max(found, key=lambda rate: float(found[rate]["miou"]))
     search = {rate: one["miou"] for rate, one in found.items()}
