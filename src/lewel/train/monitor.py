@@ -81,7 +81,9 @@ class BadImages:
         self.bad: set[int] = set()
         self.found: list[tuple[int, str, str]] = []  # not yet told to the other ranks
         self.example = ""
-        if not path.exists():
+        if not self.allowed and rank() == 0:  # one stops a run: it may be mended since
+            path.unlink(missing_ok=True)
+        if not self.allowed or not path.exists():
             return
         lines = path.read_text(encoding="utf-8").splitlines()
         if lines and not lines[-1].endswith("}"):  # cut off by a kill
@@ -109,7 +111,8 @@ class BadImages:
             raise RunError(
                 f"{len(self.bad)} of the {looked_at} images seen could not be read, more than "
                 f"{self.allowed:.0%} (for example {self.example}). "
-                f"All are listed in {self.path}."
+                f"All are listed in {self.path}: mend them"
+                f"{', delete this list' if self.allowed else ''} and run the same command again."
             )
 
     def _add(self, index: int, name: str, why: str) -> bool:
