@@ -283,6 +283,35 @@ def test_the_list_of_commands_says_what_they_say_of_themselves() -> None:
         assert inspect.getdoc(command).splitlines()[0] == what, name
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("pack scenes out --workers -1", "--workers"),
+        ("embed resnet18 scenes --batch-size 0", "--batch-size"),
+        ("embed resnet18 scenes --workers -1", "--workers"),
+        ("export resnet18 --to onnx --untrained --image-size 0", "--image-size"),
+        ("import resnet18 --image-size 0", "--image-size"),
+        ("bench step --rounds 0", "--rounds"),
+        ("bench step --threads -1", "--threads"),
+        ("bench step --dim 6", "--dim 6 is no multiple of --groups 4"),
+        ("bench step --batch-size 1", "--batch-size 1"),
+        ("bench data scenes --rounds 0", "--rounds"),
+        ("bench scale --name a/b", "expected a name without a folder"),
+    ],
+)
+def test_numbers_that_cannot_be_are_one_sentence(
+    words: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(words.split()) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.strip().splitlines()) == 1
+
+
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name in (*COMMANDS, "bench", "bench step"):
         assert run([*name.split(), "--help"]) == 0

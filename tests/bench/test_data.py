@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lewel.bench.data import file_paths, find_pack
+from lewel.bench.data import file_paths, find_pack, same_images
 from lewel.cli import run
 from lewel.data.sources import open_data
 
@@ -68,7 +68,21 @@ def test_a_pack_of_other_images_is_refused(
 ) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     assert run(["bench", "data", str(photos), "--packed", str(tmp_path)]) == 2
-    assert "expected the pack of the same images" in capsys.readouterr().err
+    assert "one.png lacks" not in (said := capsys.readouterr().err)
+    assert "lacks 4 of the 4 images" in said and "the pack of the same folder" in said
+    folder = tmp_path / "moving"
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "one.gif")
+    assert run(["bench", "data", str(folder)]) == 2
+    assert "ImageFolder does not read" in capsys.readouterr().err
+
+
+def test_the_same_images_are_read_from_a_pack(photos: Path, tmp_path: Path) -> None:
+    assert run(["pack", str(photos), str(tmp_path / "out"), "--workers", "0"]) == 0
+    source = open_data(str(photos), image_size=32, limit=2).unlabelled
+    shards = open_data(str(tmp_path / "out"), image_size=32).unlabelled
+    same = same_images(source, shards, "out")
+    assert [same.describe(i) for i in range(2)] == [source.describe(i) for i in range(2)]
 
 
 def test_limited_sources_name_their_own_files(photos: Path) -> None:

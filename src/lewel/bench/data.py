@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from lewel.backbones import MEAN, STD
 from lewel.bench.machine import describe_machine
@@ -53,13 +54,9 @@ def bench_data(
     with tempfile.TemporaryDirectory() as aside:
         contenders = our_readers("lewel, files", source, image_size)
         if packed is not None:
-            shards = open_data(packed, image_size=image_size, limit=images).unlabelled
-            if len(shards) != len(source):
-                raise UserError(
-                    f"{packed} holds {len(shards):,} images, {folder} {len(source):,}: expected "
-                    "the pack of the same images."
-                )
-            contenders |= our_readers("lewel, packed", shards, image_size)
+            shards = open_data(packed, image_size=image_size).unlabelled
+            same = same_images(source, shards, packed)
+            contenders |= our_readers("lewel, packed", same, image_size)
         if link_images(source, Path(aside) / "images"):
             contenders |= torchvision_views(aside, image_size, RECIPES)
             if find_spec("lightly") is not None:
@@ -110,6 +107,18 @@ def our_readers(name: str, source: Source, image_size: int) -> dict[str, Callabl
     return {f"{name}, crop": lambda: read(False), f"{name}, all": lambda: read(True)}
 
 
+def same_images(source: Source, shards: Source, packed: str) -> Source:
+    """The images of a source as a pack holds them, in the same order."""
+    place = {shards.describe(index): index for index in range(len(shards))}
+    names = [source.describe(index) for index in range(len(source))]
+    if absent := [name for name in names if name not in place]:
+        raise UserError(
+            f"{packed} lacks {len(absent):,} of the {len(names):,} images, for example "
+            f"{absent[0]}: expected the pack of the same folder."
+        )
+    return Subset(shards, [place[name] for name in names])
+
+
 def find_pack(folder: str) -> str | None:
     """The packed shards of a folder, where they lie beside it or in it."""
     plain = os.path.expanduser(folder).rstrip("/")
@@ -132,6 +141,10 @@ def link_images(source: Source, folder: Path) -> bool:
     paths = file_paths(source)
     if paths is None:
         return False
+    if unknown := [p for p in paths if not p.lower().endswith(IMG_EXTENSIONS)]:
+        raise UserError(
+            f"torchvision's ImageFolder does not read {unknown[0]}: give a folder without such."
+        )
     folder.mkdir()
     digits = len(str(len(paths)))
     for index, path in enumerate(paths):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from lewel.backbones import build_backbone
+from lewel.errors import UserError
 from lewel.nn.backbone import Backbone
 from lewel.nn.teacher import Statistics
 from lewel.optim.groups import parameter_groups
@@ -37,6 +38,12 @@ class Workload:
     compile: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.dim % self.groups:
+            raise UserError(f"--dim {self.dim} is no multiple of --groups {self.groups} (Eq. 2).")
+        if self.batch_size < 2:
+            raise UserError(f"--batch-size {self.batch_size}: batch norm needs 2 images or more.")
+
     @property
     def title(self) -> str:
         """Short, for tables and plots."""
@@ -62,7 +69,13 @@ class Workload:
     def new_backbone(self) -> Backbone:
         """The same backbone with the same weights for every contender."""
         torch.manual_seed(self.seed)
-        return build_backbone(self.backbone, self.stem, self.width, self.image_size)
+        backbone = build_backbone(self.backbone, self.stem, self.width, self.image_size)
+        if backbone.channels % self.groups:
+            raise UserError(
+                f"{self.backbone} has {backbone.channels} channels, no multiple of --groups "
+                f"{self.groups} (Eq. 2)."
+            )
+        return backbone
 
     def new_views(self, layout: torch.memory_format, device: torch.device) -> list[Tensor]:
         """Two views (B, 3, S, S) of noise: what they show costs nothing."""

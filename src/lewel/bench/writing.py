@@ -16,8 +16,10 @@ Rows = Sequence[Sequence[str]]
 WIDEST = 132  # columns of text that a table of ours may need
 
 
-def make_folder(folder: Path) -> None:
-    """A folder for results, or one sentence why there can be none."""
+def make_folder(folder: Path, name: str) -> None:
+    """A folder for results of this name, or one sentence why there can be none."""
+    if Path(name).name != name:
+        raise UserError(f"--name {name}: expected a name without a folder; --out is the folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -56,5 +58,5 @@ def put_section(path: Path, title: str, body: str, machine: dict[str, Any]) -> N
         text = head + section + rest.partition(end)[2].removeprefix("\n")
     else:
         text = before.rstrip("\n") + "\n\n" + section
-    make_folder(path.parent)
+    make_folder(path.parent, path.name)
     write_atomically(path, lambda aside: aside.write_text(text, encoding="utf-8"))

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from lewel.commands import Positive
+
 bench = App(name="bench", help_format="markdown")
 
 NEXT = {
@@ -14,8 +16,8 @@ NEXT = {
     "scale": "  lewel bench scale",
 }
 Out = Annotated[Path, Parameter(help="The folder that results and plots go to.")]
-Rounds = Annotated[int, Parameter(help="How often each contender is timed, in turns.")]
-Threads = Annotated[int | None, Parameter(help="Processor threads; by default one a core.")]
+Rounds = Annotated[Positive, Parameter(help="How often each contender is timed, in turns.")]
+Threads = Annotated[Positive | None, Parameter(help="Processor threads; by default one a core.")]
 Markdown = Annotated[
     Path | None, Parameter(help="Put the table into this Markdown file, in place of an older one.")
 ]
@@ -26,14 +28,14 @@ def step(
     *,
     backbone: str = "resnet18",
     stem: Literal["imagenet", "medium", "small"] = "imagenet",
-    width: int = 64,
-    image_size: int = 64,
-    batch_size: int = 64,
-    hidden: int = 4096,
-    dim: int = 256,
-    aligned_dim: int | None = None,
-    groups: int = 4,
-    queue: int = 4096,
+    width: Positive = 64,
+    image_size: Positive = 64,
+    batch_size: Positive = 64,
+    hidden: Positive = 4096,
+    dim: Positive = 256,
+    aligned_dim: Positive | None = None,
+    groups: Positive = 4,
+    queue: Positive = 4096,
     statistics: Literal["ema", "eman"] = "eman",
     optimizer: Literal["sgd", "lars"] = "sgd",
     channels_last: bool | None = None,
@@ -92,7 +94,7 @@ def step(
     from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
-    make_folder(out)
+    make_folder(out, name)
     work = Workload(
         backbone=backbone,
         stem=stem,
@@ -156,8 +158,8 @@ def data(
     folder: str,
     /,
     *,
-    image_size: int = 224,
-    images: int = 100,
+    image_size: Positive = 224,
+    images: Positive = 100,
     packed: str | None = None,
     rounds: Rounds = 5,
     threads: Threads = 1,
@@ -184,7 +186,7 @@ def data(
     from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
-    make_folder(out)
+    make_folder(out, name)
     result = bench_data.bench_data(
         folder,
         image_size=image_size,
@@ -205,12 +207,12 @@ def scale(
     *axes: Literal["image_size", "batch", "maps", "positions", "workers", "ranks"],
     backbone: str = "resnet18",
     stem: Literal["imagenet", "medium", "small"] = "imagenet",
-    width: int = 64,
-    image_size: int = 64,
-    batch_size: int = 32,
-    hidden: int = 1024,
-    dim: int = 256,
-    groups: int = 4,
+    width: Positive = 64,
+    image_size: Positive = 64,
+    batch_size: Positive = 32,
+    hidden: Positive = 1024,
+    dim: Positive = 256,
+    groups: Positive = 4,
     data: str | None = None,
     rounds: Rounds = 5,
     threads: Threads = None,
@@ -253,7 +255,7 @@ def scale(
     from lewel.bench.writing import make_folder, markdown_table, print_table, put_section
 
     console = Console()
-    make_folder(out)
+    make_folder(out, name)
     work = Workload(
         backbone=backbone,
         stem=stem,

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from lewel.commands import Positive
+
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -16,7 +18,7 @@ def export(
     to: Literal["torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export"],
     out: Path | None = None,
     backbone: str | None = None,
-    image_size: int | None = None,
+    image_size: Positive | None = None,
     opset: int = 18,
     partial: Flag = False,
     untrained: Flag = False,
@@ -71,7 +73,7 @@ def import_(
     out: Path | None = None,
     backbone: str | None = None,
     stem: Literal["imagenet", "medium", "small"] | None = None,
-    image_size: int | None = None,
+    image_size: Positive | None = None,
     partial: Flag = False,
 ) -> None:
     """Turn another project's checkpoint into a backbone that every command takes.

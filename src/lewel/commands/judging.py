@@ -7,6 +7,7 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 from rich.console import Console
 
+from lewel.commands import Positive, Whole
 from lewel.config import explain
 from lewel.errors import UserError
 from lewel.judge_config import FinetuneConfig, JudgeConfig, KnnConfig, LinearConfig
@@ -133,11 +134,11 @@ def embed(
     /,
     *,
     out: Path | None = None,
-    image_size: int | None = None,
+    image_size: Positive | None = None,
     network: str | None = None,
-    limit: int | None = None,
-    batch_size: int = 256,
-    workers: int | None = None,
+    limit: Positive | None = None,
+    batch_size: Positive = 256,
+    workers: Whole | None = None,
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
 ) -> None:
     """Write the features of every image to a file; the same command again goes on.

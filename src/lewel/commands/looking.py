@@ -7,6 +7,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from lewel.commands import Positive
 from lewel.judge_config import WhereConfig
 
 TITLES = {
@@ -34,8 +35,8 @@ def maps(
     *images: str,
     n: int = 8,
     rule: Literal["peaked", "consistent", "different"] = "different",
-    limit: int = 12,
-    image_size: int | None = None,
+    limit: Positive = 12,
+    image_size: Positive | None = None,
     seed: int = 0,
     out: Path | None = None,
 ) -> None:

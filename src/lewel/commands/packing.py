@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from lewel.commands import Whole
 from lewel.errors import UserError
 
 
@@ -19,7 +20,7 @@ def pack(
     keep: Annotated[bool, Parameter(negative=())] = False,
     shard_images: int = 8192,
     seed: int = 0,
-    workers: int | None = None,
+    workers: Whole | None = None,
     check: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Pack images into shards that are read fast; the same command again goes on, or mends.
