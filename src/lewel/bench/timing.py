@@ -9,6 +9,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lewel.ops.randomness import generator
+
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 
 
@@ -67,12 +69,14 @@ def interleaved(
     bar: Bar,
     warmup: int = 1,
 ) -> dict[str, list[float]]:
-    """Seconds of each contender in each round; every round begins with another one."""
+    """Seconds of each contender in each round; every round has an order of its own.
+
+    What one leaves in caches and heap is the next one's burden: it must not always be the same.
+    """
     names = list(contenders)
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warmup + rounds):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
+        for name in (names[place] for place in generator(number).permutation(len(names))):
             begun = clock(device)
             contenders[name]()
             took = clock(device) - begun
