@@ -17,6 +17,7 @@ from lewel.errors import RunError, UserError
 from lewel.train.devices import open_fabric, placement
 from lewel.train.launch import launch, requeue_if_asked
 from tests.faults.test_resume import weights
+from tests.packing.photos import make_photos, pack
 from tests.running import metrics, tiny_command, tiny_run
 
 # Two groups on one device are what two devices do, so that all these runs are one and the same.
@@ -83,6 +84,18 @@ def test_one_run_goes_from_one_device_to_two_to_torchrun(tmp_path: Path) -> None
     assert process.returncode == 0, said
     assert said.count(f"resumed at step {again}") == 1
     assert_alike(whole, out)
+
+
+def test_two_devices_read_a_pack_as_one_does(tmp_path: Path) -> None:
+    photos, shards = make_photos(tmp_path / "photos", train=64, val=3), tmp_path / "shards"
+    assert pack(photos, shards, "--shard-images", "16") == 0
+    flags = (*SAME, "--limit", "64", "--epochs", "2", "--log-every", "1")
+    for devices in ("1", "2"):
+        out = tmp_path / devices
+        assert tiny_run(out, *flags, "--devices", devices, data=str(shards)) == 0
+    one, two = ([line["loss"] for line in metrics(tmp_path / n)[1:]] for n in ("1", "2"))
+    assert len(one) == 16 and one == pytest.approx(two, abs=1e-3)
+    assert max(one) - min(one) > 0.05
 
 
 def test_a_requeue_signal_saves_and_puts_the_slurm_job_back(

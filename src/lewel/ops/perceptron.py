@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_PART = 1 << 21  # hidden values that pass at a time: 8 MB in float32
+_PART = 1 << 22  # hidden values that pass at a time: 16 MB in float32
 
 
 def moments_are_cheaper(tokens: int, inputs: int, hidden: int) -> bool:
