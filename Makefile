@@ -8,7 +8,7 @@ READY := .venv/ready
 # Its network is so small that threads wait for each other: one trains, and a process reads beside it.
 demo: export OMP_NUM_THREADS = 1
 demo: $(READY)
-	$(BIN)/lewel pretrain scenes --recipe scenes_demo --workers 1 --out runs/demo
+	$(BIN)/lewel pretrain scenes --recipe scenes_demo --limit 16000 --workers 1 --out runs/demo
 	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels
 	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels --scratch
 	$(BIN)/lewel maps runs/demo scenes
