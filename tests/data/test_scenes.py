@@ -233,6 +233,7 @@ def test_colour_and_ground_tell_nothing(
         assert abs(accuracy - CHANCE) < margin, name
 
 
+@pytest.mark.slow
 def test_an_untrained_backbone_does_not_solve_it(
     train: tuple[torch.Tensor, torch.Tensor], val: tuple[torch.Tensor, torch.Tensor]
 ) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
 
 from lewel.cli import run
 from lewel.errors import RunError, UserError
 from lewel.train.devices import open_fabric, placement
+from lewel.train.engine import Fabric
 from lewel.train.launch import launch, requeue_if_asked
 from tests.faults.test_resume import weights
 from tests.packing.photos import make_photos, pack
@@ -221,6 +221,7 @@ def test_a_stop_before_training_is_no_failure(tmp_path: Path) -> None:
     assert "memory" not in said
 
 
+@pytest.mark.slow
 def test_one_stop_that_reaches_every_process_twice_still_saves(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, *SAME, *SLOWLY, "--devices", "2")

@@ -29,14 +29,23 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_killed_run_resumes_exactly(tmp_path: Path, workers: str) -> None:
-    flags = ("--epochs", "20", "--checkpoint-minutes", "0.001", "--workers", workers)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert tiny_run(whole, "--epochs", "20") == 0
+EPOCHS, STEPS = "14", 56
 
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupts."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "whole"
+    assert tiny_run(out, "--epochs", EPOCHS) == 0
+    return out
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_killed_run_resumes_exactly(tmp_path: Path, whole: Path, workers: str) -> None:
+    flags = ("--epochs", EPOCHS, "--checkpoint-minutes", "0.001", "--workers", workers)
+    killed = tmp_path / "killed"
     process = start_process(killed, *flags)
-    wanted = random.Random().randint(8, 40)
+    wanted = random.Random().randint(8, 28)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         done = sorted((killed / "checkpoints").glob("step-*.pt"))
@@ -51,16 +60,16 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, workers: str) -> None:
     said, _ = again.communicate(timeout=120)
     assert again.returncode == 0, said
     resumed = int(said.split("resumed at step ")[1].split()[0])
-    assert wanted <= resumed < 80
-    assert [line["step"] for line in metrics(killed)] == list(range(81))
+    assert wanted <= resumed < STEPS
+    assert [line["step"] for line in metrics(killed)] == list(range(STEPS + 1))
     assert_same_run(whole, killed)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    tmp_path: Path, number: signal.Signals, code: int
+    tmp_path: Path, whole: Path, number: signal.Signals, code: int
 ) -> None:
-    flags = ("--epochs", "20", "--workers", "1")
+    flags = ("--epochs", EPOCHS, "--workers", "1")
     process = start_process(tmp_path / "run", *flags)
     while not metrics_grow(tmp_path / "run"):
         assert process.poll() is None
@@ -71,13 +80,12 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert "run the same command again to go on" in said
     assert "Traceback" not in said
     stopped = metrics(tmp_path / "run")[-1]["step"]
-    assert 0 < stopped < 80
+    assert 0 < stopped < STEPS
 
     again = start_process(tmp_path / "run", *flags)
     said, _ = again.communicate(timeout=120)
     assert f"resumed at step {stopped}" in said
-    assert tiny_run(tmp_path / "whole", "--epochs", "20") == 0
-    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    assert_same_run(whole, tmp_path / "run")
 
 
 def metrics_grow(out: Path) -> bool:
