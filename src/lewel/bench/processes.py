@@ -17,7 +17,7 @@ from lewel.data.sources import open_data
 from lewel.data.views import ViewRecipe
 from lewel.errors import RunError
 
-STEPS, BATCH = 8, 16  # batches that reading is timed on
+STEPS, BATCH = 48, 16  # batches that reading is timed on
 TRAINING = {  # a network that is small but no toy: talk between ranks is weighed against work
     "--backbone": "resnet18",
     "--stem": "small",
