@@ -133,7 +133,8 @@ def test_each_rate_is_trained_and_the_best_is_labelled(
     ]
     assert run(words(trained, tmp_path, "--iterations", "2", "--lr", "0.01,0.02", "--again")) == 0
     said = capsys.readouterr().out
-    assert "lr 0.01:" in said and "lr 0.02:" in said  # each one anew
+    lines = [line.strip() for line in said.splitlines()]
+    assert "lr 0.01:" in lines and "lr 0.02:" in lines  # each one anew
     drawn = {file.name.rpartition("-")[0] for file in (tmp_path / "predictions").glob("*.png")}
     assert drawn == {"detect-scenes-c4-lr0.01", "detect-scenes-c4-lr0.02"}
     for wrong in ("x", "0", "0.1,0.1"):
