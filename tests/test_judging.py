@@ -18,7 +18,7 @@ from lewel.backbones import find_network, open_backbone
 from lewel.cli import run
 from lewel.comparing import numbers_of, result_rows
 from lewel.data.scenes import Scenes
-from lewel.data.sources import Data, Subset
+from lewel.data.sources import Data, Subset, digest, digest_with_truth
 from lewel.errors import UserError
 from lewel.eval.results import Results
 from lewel.eval.scores import bootstrap, judge
@@ -277,6 +277,14 @@ def test_bank_and_queries_that_share_images_are_refused() -> None:
         labelled(Data(everything, train, val, ()), "x")
     apart = Subset(everything, np.arange(300, 400))
     assert labelled(Data(everything, train, apart, ()), "x") == (train, apart)
+
+
+def test_other_labels_of_the_same_images_are_another_question() -> None:
+    before, after = Scenes("train", 16, 40), Scenes("train", 16, 40)
+    assert digest_with_truth(before) == digest_with_truth(after)
+    after.labels = after.labels[::-1].copy()
+    assert digest(before) == digest(after)
+    assert digest_with_truth(before) != digest_with_truth(after)
 
 
 def test_scores_against_hand_counted_ones() -> None:

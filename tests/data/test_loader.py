@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from lewel.data.images import UnreadableImage
-from lewel.data.loader import Batch, Order, TwoViews, finish_views, make_loader
+from lewel.data.loader import Batch, Order, TwoViews, finish_views, make_loader, reader_died
 from lewel.data.scenes import Scenes
 from lewel.data.sources import Files, open_data
 from lewel.data.views import ViewRecipe
@@ -117,3 +117,9 @@ def test_data_without_any_readable_image_is_all_bad(tmp_path: Path) -> None:
     assert isinstance(source, Files)
     batch = TwoViews(source, RECIPES, 8, seed=0).__getitems__([(0, 0)])
     assert {index for index, _, _ in batch.bad} == {0, 1, 2}
+
+
+def test_an_error_in_a_worker_is_no_dead_worker() -> None:
+    assert reader_died(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."))
+    assert not reader_died(RuntimeError("Caught RuntimeError in DataLoader worker process 0."))
+    assert not reader_died(RuntimeError("out of memory"))
