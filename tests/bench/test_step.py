@@ -68,6 +68,27 @@ def test_picture_and_table_are_there(written: Path) -> None:
     assert "| x BYOL |" in text and "Python" in text
 
 
+def test_processes_count_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--processes", "2", "--only", "byol", "lightly_byol", "--markdown"]
+    file = tmp_path / "p.md"
+    assert run(["bench", "step", *FLAGS, *words, str(file), "--out", str(tmp_path)]) == 0
+    row = json.loads((tmp_path / "step.json").read_text())["steps"]["BYOL"]
+    apart = row["ratios_by_process"]["lightly BYOL"]
+    assert len(set(apart)) == 2 and min(apart) <= row["ratios"]["lightly BYOL"] <= max(apart)
+    assert "| by process | x BYOL | x lightly BYOL |" in file.read_text()
+    assert "2 rounds in each of 2 processes." in file.read_text()
+
+
+@pytest.mark.slow
+def test_compiled_steps_stand_beside_the_plain_ones(tmp_path: Path) -> None:
+    words = ["--compile", "--only", "byol", "byol_compiled", "--out", str(tmp_path)]
+    assert run(["bench", "step", *FLAGS, *words]) == 0
+    rows = json.loads((tmp_path / "step.json").read_text())["steps"]
+    assert list(rows) == ["BYOL", "BYOL compiled"]
+    assert rows["BYOL compiled"]["ratios"]["BYOL"] != 1
+    assert rows["BYOL compiled"]["flops"] == rows["BYOL"]["flops"]
+
+
 def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     machine = describe_machine(1)
     file = tmp_path / "docs" / "p.md"

@@ -1,6 +1,7 @@
 """A compiled backbone is the same network; where nothing can be compiled, all goes on."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from lewel.backbones import build_backbone
 from lewel.cli import run
-from lewel.nn.compiling import compile_backbones
+from lewel.nn.compiling import _trial, compile_backbones
 from tests.running import metrics, tiny_command
 
 
@@ -33,8 +34,30 @@ def test_a_run_goes_on_where_nothing_can_be_compiled(
         raise RuntimeError("No working C++ compiler found")
 
     monkeypatch.setattr(torch, "compile", broken)
-    assert run([*tiny_command(tmp_path / "run"), "--compile"]) == 0
+    assert run([*tiny_command(tmp_path / "run", "--epochs", "1"), "--compile"]) == 0
     assert "so nothing is compiled: No working C++ compiler found" in " ".join(
         capsys.readouterr().out.split()
     )
     assert metrics(tmp_path / "run")[-1]["step"] > 0
+
+
+def test_a_backbone_that_cannot_be_compiled_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> object:
+        raise RuntimeError("the compiler died")
+
+    compiled = torch.compile
+
+    def breaking(function: Any) -> Any:
+        return compiled(function, backend="eager" if function is _trial else broken)
+
+    monkeypatch.setattr(torch, "compile", breaking)
+    network = nn.Sequential(build_backbone("resnet10", "small", 8, 32)).eval()
+    images, said = torch.rand(2, 3, 32, 32), list[str]()
+    plain = network(images)
+    assert compile_backbones(network, torch.device("cpu"), said.append)
+    for _ in range(2):
+        torch.testing.assert_close(network(images), plain)
+    assert len(said) == 1 and said[0].endswith("runs as it is: RuntimeError: the compiler died")
+    assert "Traceback" not in capfd.readouterr().err

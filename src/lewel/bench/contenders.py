@@ -39,11 +39,13 @@ class Contender(Protocol):
 class OurStep:
     """One of our methods, stepped as the training loop steps it."""
 
-    def __init__(self, method: Method, work: Workload, device: torch.device) -> None:
+    def __init__(
+        self, method: Method, work: Workload, device: torch.device, compiled: bool = False
+    ) -> None:
         self.module = self.method = method.to(device).to(memory_format=work.layout).train()
         self.views = work.new_views(work.layout, device)
         self.optimizer = work.new_optimizer(method)
-        if work.compile:
+        if compiled:
             compile_backbones(method, device, print)
 
     def step(self) -> Tensor:
@@ -103,16 +105,19 @@ def new_method(name: str, work: Workload) -> Method:
     contrast: dict[str, Any] = {"queue": work.queue, "norm_groups": work.fitting_norm_groups()}
     if name == "MoCo v2":
         return MoCoV2(backbone, **head, **contrast)
-    return LewelM(backbone, **head, **aligned, **contrast)
+    if name == "LEWEL_M":
+        return LewelM(backbone, **head, **aligned, **contrast)
+    raise ValueError(f"{name} is none of {OURS}")
 
 
 def our_contenders(work: Workload) -> dict[str, Callable[[torch.device], Contender]]:
     """Makers of all steps of ours by name; each makes its networks when it is called."""
 
-    def maker(name: str) -> Callable[[torch.device], Contender]:
-        return lambda device: OurStep(new_method(name, work), work, device)
+    def maker(name: str, compiled: bool = False) -> Callable[[torch.device], Contender]:
+        return lambda device: OurStep(new_method(name, work), work, device, compiled)
 
-    bound: dict[str, Callable[[torch.device], Contender]] = {
-        BOUND: lambda device: BackboneStep(work, device)
-    }
-    return {name: maker(name) for name in OURS} | bound
+    makers = {name: maker(name) for name in OURS}
+    makers[BOUND] = lambda device: BackboneStep(work, device)
+    if work.compile:
+        makers |= {f"{name} compiled": maker(name, compiled=True) for name in OURS}
+    return makers

@@ -1,10 +1,12 @@
 """`lewel bench step`: a training step of each method, beside its bound and beside lightly's."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -33,7 +35,12 @@ HEADER = (
     "memory MB",
     "x BYOL",
 )
+WARMUP = 2  # rounds that are not counted
 COMPARED = ("BYOL", BOUND, "lightly BYOL")
+
+
+Times = dict[str, list[float]]  # seconds of each contender in each round
+T = TypeVar("T")
 
 
 def bench_step(
@@ -42,26 +49,29 @@ def bench_step(
     rounds: int,
     threads: int,
     console: Console,
+    processes: int = 1,
     only: Sequence[str] = (),
     data: str | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """Time and measure all contenders of a workload -> what is written as JSON."""
+    """Time and measure all contenders of a workload -> what is written as JSON.
+
+    With several processes each has all contenders and all rounds; their rounds count together.
+    """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_num_threads(threads)
-    if device.type == "cpu":
-        keep_freed_memory()  # as in a run; lightly's steps gain by it too
     machine = describe_machine(threads)
-    peers = peer_contenders(work)
-    if not peers:
+    if not peer_contenders(work):
         console.print(MISSING, highlight=False, markup=False, soft_wrap=True)
-    chosen = _choose(our_contenders(work) | peers, only)
-    many = len(chosen) * (rounds + 3)
-    with Bar(console, many, "bench step") as bar:
-        contenders: dict[str, Contender] = {name: make(device) for name, make in chosen.items()}
-        steps = {name: contender.step for name, contender in contenders.items()}
-        times = interleaved(steps, rounds, device, bar, warmup=2)
-        memory, flops = {}, {}
+    _choose(work, only)  # a wrong name is said before anything is timed
+    seconds = []
+    for number in range(1, processes):
+        title = f"bench step, process {number} of {processes}"
+        seconds.append(_apart(_times, work, rounds, threads, only, device, title))
+    title = "bench step" if processes == 1 else f"bench step, process {processes} of {processes}"
+    contenders, last = _contenders_and_times(work, rounds, threads, only, device, title, console)
+    seconds.append(last)
+    memory, flops = {}, {}
+    with Bar(console, len(contenders), "memory and operations") as bar:
         for name, contender in contenders.items():
             flops[name] = count_flops(contender.step)
             kept = kept_bytes(contender.module, contender.optimizer)
@@ -79,15 +89,52 @@ def bench_step(
         "workload": asdict(work) | {"layout": str(work.layout)},
         "machine": machine,
         "rounds": rounds,
-        "steps": {name: _row(name, times, memory, flops, work) for name in contenders},
+        "processes": processes,
+        "steps": {name: _row(name, seconds, memory, flops, work) for name in contenders},
         "breakdown": parts,
     }
 
 
-def _choose(
-    makers: dict[str, Callable[[torch.device], Contender]], only: Sequence[str]
-) -> dict[str, Callable[[torch.device], Contender]]:
-    """The contenders asked for, by names that need not have their spaces and case."""
+def _apart(function: Callable[..., T], *arguments: object) -> T:
+    """What a function gives in a new process, whose memory comes to lie elsewhere."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        return executor.submit(function, *arguments).result()
+
+
+def _times(
+    work: Workload,
+    rounds: int,
+    threads: int,
+    only: Sequence[str],
+    device: torch.device,
+    title: str,
+) -> Times:
+    """The seconds alone, which can be sent from one process to another."""
+    return _contenders_and_times(work, rounds, threads, only, device, title, Console())[1]
+
+
+def _contenders_and_times(
+    work: Workload,
+    rounds: int,
+    threads: int,
+    only: Sequence[str],
+    device: torch.device,
+    title: str,
+    console: Console,
+) -> tuple[dict[str, Contender], Times]:
+    """The contenders, and the seconds that each took in each round."""
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()  # as in a run; lightly's steps gain by it too
+    contenders = {name: make(device) for name, make in _choose(work, only).items()}
+    steps = {name: contender.step for name, contender in contenders.items()}
+    with Bar(console, len(steps) * (rounds + WARMUP), title) as bar:
+        return contenders, interleaved(steps, rounds, device, bar, warmup=WARMUP)
+
+
+def _choose(work: Workload, only: Sequence[str]) -> dict[str, Callable[[torch.device], Contender]]:
+    """Makers of the contenders asked for, by names that need not have their spaces and case."""
+    makers = our_contenders(work) | peer_contenders(work)
     if not only:
         return makers
     plain = {_plain(name): name for name in makers}
@@ -104,11 +151,12 @@ def _plain(name: str) -> str:
 
 def _row(
     name: str,
-    times: dict[str, list[float]],
+    processes: Sequence[Times],
     memory: dict[str, tuple[int, int]],
     flops: dict[str, int],
     work: Workload,
 ) -> dict[str, Any]:
+    times = {each: [t for process in processes for t in process[each]] for each in memory}
     kept, beside = memory[name]
     low, high = spread_of(times[name])
     seconds = median(times[name])
@@ -117,6 +165,11 @@ def _row(
         "quartiles": [low, high],
         "images_per_second": work.batch_size / seconds,
         "ratios": {base: ratio(times, name, base) for base in COMPARED if base in times},
+        "ratios_by_process": {
+            base: [ratio(process, name, base) for process in processes]
+            for base in COMPARED
+            if base in times
+        },
         "flops": flops[name],
         "flops_ratio_to_byol": flops[name] / flops["BYOL"] if "BYOL" in flops else None,
         "memory": {
@@ -159,6 +212,19 @@ def step_rows(result: dict[str, Any]) -> list[list[str]]:
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def process_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The ratios that each process saw by itself, sorted: (header, rows); none of one process."""
+    if result["processes"] == 1:
+        return [], []
+    rows = [
+        [name, *(", ".join(map(_ratio, sorted(ratios))) for ratios in found.values())]
+        for name, row in result["steps"].items()
+        if (found := row["ratios_by_process"])
+    ]
+    bases = next(iter(result["steps"].values()))["ratios_by_process"]
+    return ["by process", *(f"x {base}" for base in bases)], rows
 
 
 def breakdown_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

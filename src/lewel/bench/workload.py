@@ -51,7 +51,7 @@ class Workload:
         return (
             f"{self.backbone}{stem}, {self.image_size} px, batch {self.batch_size}, "
             f"hidden {self.hidden}, d {self.dim}, h {self.groups}, {self.optimizer}"
-            + (", ours compiled" if self.compile else "")
+            + (", compiled too" if self.compile else "")
         )
 
     @property

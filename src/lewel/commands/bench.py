@@ -43,6 +43,7 @@ def step(
     only: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     data: str | None = None,
     rounds: Rounds = 15,
+    processes: Positive = 1,
     threads: Threads = None,
     out: Out = Path("bench"),
     name: str = "step",
@@ -79,11 +80,14 @@ def step(
     channels_last
         Memory layout of our networks; by default from 128 px on, as in a run.
     compile
-        Compile our backbones by torch.compile.
+        Beside ours, time them with backbones compiled by torch.compile.
     only
         Only these: lewel_b, byol, lewel_m, moco_v2, backbone_alone, lightly_byol, ...
     data
         Images that reading is timed on; by default embedded ones, as JPEG files.
+    processes
+        Do all of it in so many processes, one after another: one differs from the next by where its
+        memory comes to lie.
     name
         The results' name, if there are to be several.
     """
@@ -114,16 +118,21 @@ def step(
     result = bench_step.bench_step(
         work,
         rounds=rounds,
+        processes=processes,
         threads=threads or torch.get_num_threads(),
         console=console,
         only=only or [],
         data=data,
     )
-    rows, (parts, part_rows) = bench_step.step_rows(result), bench_step.breakdown_rows(result)
-    print_table(console, bench_step.HEADER, rows)
-    if part_rows:
-        print_table(console, parts, part_rows)
-    body = markdown_table(bench_step.HEADER, rows) + "\n\n" + markdown_table(parts, part_rows)
+    tables = (
+        (bench_step.HEADER, bench_step.step_rows(result)),
+        bench_step.process_rows(result),
+        bench_step.breakdown_rows(result),
+    )
+    shown = [(header, rows) for header, rows in tables if rows]
+    for header, rows in shown:
+        print_table(console, header, rows)
+    body = "\n\n".join(markdown_table(header, rows) for header, rows in shown)
     _finish(console, result, out / name, bench_step.plot_steps, markdown, put_section, body)
 
 
@@ -145,7 +154,9 @@ def _finish(
     written = [json_file, picture]
     if markdown is not None:
         title = f"bench {result['bench']}: {result['title']}"
-        put_section(markdown, title, body, result["machine"])
+        many, processes = f"{result['rounds']} rounds", result.get("processes", 1)
+        many += f" in each of {processes} processes" if processes > 1 else ""
+        put_section(markdown, title, f"{body}\n\n{many}.", result["machine"])
         written.append(markdown)
     others = [name for name in NEXT if name != result["bench"]]
     lines = [*(f"wrote {file}" for file in written), "next:", *(NEXT[name] for name in others)]
