@@ -1,7 +1,5 @@
 """Every photometric operation against torchvision's, on float tensors."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,6 @@ from lewel.ops.randomness import generator
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TOLERANCE = 1e-5
 
-Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 OPERATIONS = {
     BRIGHTNESS: (augment.adjust_brightness, reference.adjust_brightness),
     CONTRAST: (augment.adjust_contrast, reference.adjust_contrast),
@@ -69,6 +66,9 @@ def test_jitter_operations(operation: int, kind: str) -> None:
     expected = torch.stack([theirs(x, f) for x, f in zip(images, factors, strict=True)])
     got = ours(images, torch.tensor(factors))
     torch.testing.assert_close(got, expected, rtol=0, atol=TOLERANCE)
+    assert torch.equal(images, before)
+    one_for_all = [ours(x[None], f) for x, f in zip(images, factors, strict=True)]
+    torch.testing.assert_close(torch.cat(one_for_all), expected, rtol=0, atol=TOLERANCE)
     assert torch.equal(images, before)
 
 

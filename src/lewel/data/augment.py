@@ -1,13 +1,13 @@
 """Photometric distortions of a batch on the training device, a different draw for each sample.
 
 Every operation is a pure function on float32 images (B, 3, H, W) in [0, 1] with one number a sample
-(B,), and agrees with torchvision's operation of the same name on float tensors.
+(B,) or one for all, and agrees with torchvision's operation of the same name on float tensors.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from lewel.data.views import (
     SOLARISE,
 )
 
+Number = torch.Tensor | float
 Out = torch.Tensor | None  # where a result goes, if not to new memory; may be the images
 
 _LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601, with torchvision's digits
@@ -54,43 +55,44 @@ def distort(
     return out
 
 
-def adjust_brightness(images: torch.Tensor, factor: torch.Tensor, out: Out = None) -> torch.Tensor:
+def adjust_brightness(images: torch.Tensor, factor: Number, out: Out = None) -> torch.Tensor:
     """Blend each image with black: (B, 3, H, W), (B,) -> (B, 3, H, W)."""
-    return torch.mul(images, _per_sample(factor), out=out).clamp_(0, 1)
+    return _in_range(torch.mul(images, _per_sample(factor), out=out), factor)
 
 
-def adjust_contrast(images: torch.Tensor, factor: torch.Tensor, out: Out = None) -> torch.Tensor:
+def adjust_contrast(images: torch.Tensor, factor: Number, out: Out = None) -> torch.Tensor:
     """Blend each image with its mean grey: (B, 3, H, W), (B,) -> (B, 3, H, W)."""
-    mean = (images.mean((2, 3)) * images.new_tensor(_LUMA)).sum(1)
-    scaled = torch.mul(images, _per_sample(factor), out=out)
-    return scaled.add_(_per_sample(mean * (1 - factor))).clamp_(0, 1)
+    mean = _luma(images).mean((1, 2, 3), keepdim=True)
+    return _in_range(torch.lerp(mean, images, _per_sample(factor), out=out), factor)
 
 
-def adjust_saturation(images: torch.Tensor, factor: torch.Tensor, out: Out = None) -> torch.Tensor:
+def adjust_saturation(images: torch.Tensor, factor: Number, out: Out = None) -> torch.Tensor:
     """Blend each image with its grey version: (B, 3, H, W), (B,) -> (B, 3, H, W)."""
-    return torch.lerp(_luma(images), images, _per_sample(factor), out=out).clamp_(0, 1)
+    return _in_range(torch.lerp(_luma(images), images, _per_sample(factor), out=out), factor)
 
 
-def adjust_hue(images: torch.Tensor, factor: torch.Tensor, out: Out = None) -> torch.Tensor:
+def adjust_hue(images: torch.Tensor, factor: Number, out: Out = None) -> torch.Tensor:
     """Turn the hue by -0.5 to 0.5 of the colour circle: (B, 3, H, W), (B,) -> (B, 3, H, W)."""
     red, green, blue = images.unbind(1)
-    low = torch.minimum(red, green).minimum(blue)
-    chroma = torch.maximum(red, green).maximum(blue).sub_(low)
+    low = torch.minimum(red, green)
+    torch.minimum(low, blue, out=low)
+    chroma = torch.maximum(red, green)
+    torch.maximum(chroma, blue, out=chroma).sub_(low)
     # The hue in sixths of the circle, 0 to 6, from the channel that is lowest: 1, 3, 5 opposite to
     # blue, red, green. Masks are float and chosen by lerp: bool masks are 7 times slower on a CPU.
-    red_is_low = torch.eq(red, low, out=torch.empty_like(low))
-    green_is_low = torch.eq(green, low, out=torch.empty_like(low))
-    hue = (green - red).lerp_((blue - green).add_(chroma, alpha=2), red_is_low)
-    hue = hue.lerp_((red - blue).add_(chroma, alpha=4), green_is_low)
-    hue = hue.div_(chroma.clamp_min(torch.finfo(images.dtype).tiny))  # 1 less than the hue
+    is_low, other = torch.eq(red, low, out=torch.empty_like(low)), blue - green
+    hue = (green - red).lerp_(other.add_(chroma, alpha=2), is_low)
+    torch.eq(green, low, out=is_low)
+    hue.lerp_(torch.sub(red, blue, out=other).add_(chroma, alpha=4), is_low)
+    hue.div_(chroma.clamp_min(torch.finfo(images.dtype).tiny))  # 1 less than the hue
     # A channel is full within 1 of its own hue (0, 2, 4 for red, green, blue), empty beyond 2. With
     # the own hue taken in the turn nearest to the middle of the turned hues no modulo is needed.
-    turn = 6 * factor[:, None]
+    turn = 6 * (factor if isinstance(factor, float) else factor[:, None])
     own = torch.arange(0, 6, 2, device=images.device, dtype=images.dtype)
     own = own - turn + 6 * ((3 + turn - own) / 6).round()
-    distance = (hue[:, None] - (own - 1)[:, :, None, None]).abs_()  # 0 to 6
+    distance = (hue[:, None] - (own - 1)[..., None, None]).abs_()  # 0 to 6
     fullness = distance.sub_(3).abs_().clamp_(1, 2)  # 1 more than the share of the chroma
-    return torch.addcmul((low - chroma)[:, None], fullness, chroma[:, None], out=out)
+    return torch.addcmul(low.sub_(chroma)[:, None], fullness, chroma[:, None], out=out)
 
 
 def to_grey(images: torch.Tensor) -> torch.Tensor:
@@ -134,7 +136,9 @@ def normalise(
     out = torch.empty_like(images) if out is None else out
     channels = zip(images.unbind(1), out.unbind(1), mean, std, strict=True)
     for channel, target, centre, spread in channels:
-        torch.mul(channel, 1 / spread, out=target).sub_(centre / spread)
+        # shift + channel / spread in one pass; a number that stays on the host is not waited for
+        shift = torch.tensor(-centre / spread, dtype=images.dtype)
+        torch.sub(shift, channel, alpha=-1 / spread, out=target)
     return out
 
 
@@ -155,7 +159,7 @@ def _distort_one(image: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     for operation in draw[ORDER]:
         if operation != SKIP:
             column = int(operation)
-            _JITTER[column](image, draws[:, column], out=image)
+            _JITTER[column](image, draw[column], out=image)
     if draw[GREY]:
         image = _luma(image)  # one channel stands for all three
     if draw[BLUR_SIGMA]:
@@ -255,8 +259,14 @@ def _luma(images: torch.Tensor) -> torch.Tensor:
     return grey[:, None]
 
 
-def _per_sample(number: torch.Tensor) -> torch.Tensor:
-    return number.view(-1, 1, 1, 1)
+def _per_sample(number: Number) -> Any:
+    return number if isinstance(number, float) else number.view(-1, 1, 1, 1)
+
+
+def _in_range(blends: torch.Tensor, factor: Number) -> torch.Tensor:
+    """Clamp blends in place, but for a known factor of 0 to 1, with which they lie between."""
+    known = isinstance(factor, float) and 0 <= factor <= 1
+    return blends if known else blends.clamp_(0, 1)
 
 
 def _blur_matrix(sigma: torch.Tensor, kernel_size: int, size: int) -> torch.Tensor:
