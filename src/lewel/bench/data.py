@@ -24,6 +24,7 @@ from lewel.data.sources import Source, Subset, open_data
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
 from lewel.files import write_atomically
+from lewel.train.allocator import keep_freed_memory
 
 BASE = "torchvision, all"
 HEADER = ("two views of an image", "images/s a core", "quartiles", f"x {BASE}")
@@ -48,6 +49,7 @@ def bench_data(
     training device; `all` does it on the same core.
     """
     torch.set_num_threads(threads)
+    keep_freed_memory()  # as in a run; the others gain by it too
     machine = describe_machine(threads)
     source = open_data(folder, image_size=image_size, limit=images).unlabelled
     packed = packed or find_pack(folder)

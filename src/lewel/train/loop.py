@@ -74,8 +74,7 @@ class Keeper:
 
 def _train(run: Training, interruption: Interruption) -> None:
     plan, fabric, order = run.plan, run.fabric, run.plan.order
-    if fabric.device.type == "cpu":
-        keep_freed_memory()
+    keep_freed_memory()  # the processes that read inherit it
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
     keeper, collapse = Keeper(run, interruption), CollapseWatch(run.display.say)
