@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from lewel.backbones import MEAN, STD, build_backbone
 from lewel.config import PretrainConfig
-from lewel.data.loader import Order, TwoViews
+from lewel.data.loader import Order, TwoViews, cores
 from lewel.data.sources import Data, Source, blocks_of
 from lewel.data.views import ViewRecipe
 from lewel.errors import UserError
@@ -29,7 +29,7 @@ from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
-from lewel.train.devices import Placement, cores, default_workers, open_fabric
+from lewel.train.devices import Placement, default_workers, open_fabric
 from lewel.train.engine import Fabric
 from lewel.train.run import Plan, Probe
 

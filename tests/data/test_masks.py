@@ -10,6 +10,7 @@ from PIL import Image
 from lewel.data.images import UnreadableImage
 from lewel.data.masks import Masked, SceneMasks, open_masks
 from lewel.data.scenes import draw_scene
+from lewel.data.sources import digest_with_truth
 from lewel.data.voc import CLASSES, find_voc, palette
 from lewel.errors import UserError
 from tests.data.mask_layouts import make_folder, make_voc, save_pair
@@ -143,3 +144,13 @@ def test_the_palette_is_vocs() -> None:
         255: (224, 224, 192),
     }.items():
         assert tuple(colours[number]) == colour
+
+
+def test_other_masks_are_another_question(tmp_path: Path) -> None:
+    root = make_folder(tmp_path, {"train": 3, "val": 2})
+    before = [digest_with_truth(split) for split in opened(root)]
+    assert before == [digest_with_truth(split) for split in opened(root)]
+    mask = np.arange(20 * 30, dtype=np.uint8).reshape(20, 30) % 3
+    Image.fromarray(mask).save(root / "masks" / "train" / "train00.png")
+    after = [digest_with_truth(split) for split in opened(root)]
+    assert after[0] != before[0] and after[1] == before[1]

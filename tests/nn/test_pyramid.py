@@ -37,3 +37,9 @@ def test_timm_networks_become_pyramids_where_they_can() -> None:
         Fpn(vit, 8)
     with pytest.raises(UserError, match="use --arch fpn"):
         C4(vit)
+
+
+def test_networks_of_one_image_size_are_no_pyramids() -> None:
+    swin = TimmBackbone(build_timm("swin_tiny_patch4_window7_224", 224))
+    with pytest.raises(UserError, match="timm/swin_tiny_patch4_window7_224 does not give 4 maps"):
+        Fpn(swin, 8)

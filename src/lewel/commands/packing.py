@@ -55,12 +55,14 @@ def pack(
     if "://" in out:
         raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
     from lewel.data.encoding import Encoding
-    from lewel.packing.writing import Packing, Settings, cores
+    from lewel.data.loader import cores
+    from lewel.packing.writing import Packing, Settings
 
     settings = Settings(Encoding(size, quality, keep), shard_images, seed)
     packing = Packing(source, Path(out).expanduser(), settings, console)
     try:
-        index = packing.run(cores() if workers is None else workers)
+        beside = cores() if cores() > 1 else 0  # one core encodes in this process
+        index = packing.run(beside if workers is None else workers)
     except KeyboardInterrupt:
         console.print("stopped: run the same command again to go on")
         raise

@@ -1,5 +1,6 @@
 """Batches of two views, in an order and with draws that depend on nothing but the seed."""
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -181,3 +182,9 @@ def finish_views(
         distort(pixels.to(device, non_blocking=True), draws, mean, std)
         for pixels, draws in zip(batch.pixels, batch.draws, strict=True)
     ]
+
+
+def cores(devices: int = 1) -> int:
+    """Processor cores for each of so many devices."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (mine or 1) // devices)

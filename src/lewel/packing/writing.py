@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -265,12 +264,6 @@ def joined(records: list[Record], labelled: bool) -> Samples:
         column("labels", np.int64) if labelled else None,
         Names.of([name for record in records for name in record["names"]]),
     )
-
-
-def cores() -> int:
-    """Processes that encode side by side; none beside this one where there is one core."""
-    many = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return many if many and many > 1 else 0
 
 
 def as_it_is(batch: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from lewel.data.loader import cores
 from lewel.errors import UserError
 from lewel.train.engine import (
     DDPStrategy,
@@ -128,9 +129,3 @@ def default_workers(device: torch.device, devices: int = 1) -> int:
     """Enough processes to feed a GPU; on a CPU most cores are left to training, few cores all."""
     mine = cores(devices)
     return min(8, mine) if device.type == "cuda" else mine // 4
-
-
-def cores(devices: int = 1) -> int:
-    """Processor cores for each of so many devices."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (mine or 1) // devices)
