@@ -1,6 +1,7 @@
 """Steps side by side: a tiny bench from the command line, and lightly's models against ours."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from lewel.bench.contenders import BOUND, OURS, BackboneStep, OurStep, new_metho
 from lewel.bench.machine import describe_machine
 from lewel.bench.memory import peak_bytes
 from lewel.bench.peers import PEERS, LightlyBYOL, LightlyDenseCL, LightlyMoCo
+from lewel.bench.step import _apart
 from lewel.bench.workload import Workload
 from lewel.bench.writing import put_section
 from lewel.cli import run
+from lewel.errors import RunError
 
 CPU = torch.device("cpu")
 TINY = Workload(
@@ -77,6 +80,11 @@ def test_processes_count_together(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert len(set(apart)) == 2 and min(apart) <= row["ratios"]["lightly BYOL"] <= max(apart)
     assert "| by process | x BYOL | x lightly BYOL |" in file.read_text()
     assert "2 rounds in each of 2 processes." in file.read_text()
+
+
+def test_a_killed_process_is_one_sentence() -> None:
+    with pytest.raises(RunError, match="was killed"):
+        _apart(signal.raise_signal, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,7 +20,7 @@ from lewel.bench.memory import kept_bytes, peak_bytes
 from lewel.bench.peers import MISSING, PEERS, peer_contenders
 from lewel.bench.timing import Bar, interleaved, ratio, spread_of
 from lewel.bench.workload import Workload
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 from lewel.train.allocator import keep_freed_memory
 
@@ -98,7 +99,12 @@ def bench_step(
 def _apart(function: Callable[..., T], *arguments: object) -> T:
     """What a function gives in a new process, whose memory comes to lie elsewhere."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        return executor.submit(function, *arguments).result()
+        try:
+            return executor.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise RunError(
+                "A process that was timed was killed: was there too little memory?"
+            ) from None
 
 
 def _times(
