@@ -239,8 +239,9 @@ def build_probe(
         return None
     if data.train.classes is None or len(data.train.classes) < 2:
         return None
-    # Training rests meanwhile: all cores may read.
-    workers = min(8, cores(place.devices)) if config.workers is None else config.workers
+    # Training rests meanwhile: all cores may read, but where no process but this one is wanted.
+    all_cores = min(8, cores(place.devices))
+    workers = 0 if config.workers == 0 else max(all_cores, config.workers or 0)
     return KnnProbe(
         Extractor(backbone, config.image_size, MEAN, STD, device, workers=workers),
         data.train,
