@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -250,6 +251,18 @@ def test_help_answers_at_once_and_imports_nothing_heavy() -> None:
         )
         assert done.returncode == 0
     assert min(took) < 0.5
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
+    early = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "cyclopts.py").write_text(early)  # imported in place of the real one
+    done = subprocess.run(
+        [sys.executable, "-m", "lewel", "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_fabric_is_imported_without_torchmetrics_and_knows_its_version() -> None:

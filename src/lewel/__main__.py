@@ -1,5 +1,18 @@
-"""`python -m lewel` is the command line."""
+"""`lewel` and `python -m lewel`: the command line."""
 
-from lewel.cli import main
+import signal
 
-main()
+
+def main() -> None:
+    """Import the commands and run one; Ctrl-C in between ends the process, without a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from lewel.cli import main as run_command
+
+    signal.signal(signal.SIGINT, handler)
+    run_command()
+
+
+if __name__ == "__main__":
+    main()
