@@ -107,16 +107,9 @@ def _apart(function: Callable[..., T], *arguments: object) -> T:
             ) from None
 
 
-def _times(
-    work: Workload,
-    rounds: int,
-    threads: int,
-    only: Sequence[str],
-    device: torch.device,
-    title: str,
-) -> Times:
+def _times(*arguments: Any) -> Times:
     """The seconds alone, which can be sent from one process to another."""
-    return _contenders_and_times(work, rounds, threads, only, device, title, Console())[1]
+    return _contenders_and_times(*arguments)[1]
 
 
 def _contenders_and_times(
@@ -126,7 +119,7 @@ def _contenders_and_times(
     only: Sequence[str],
     device: torch.device,
     title: str,
-    console: Console,
+    console: Console | None = None,
 ) -> tuple[dict[str, Contender], Times]:
     """The contenders, and the seconds that each took in each round."""
     torch.set_num_threads(threads)
@@ -134,7 +127,7 @@ def _contenders_and_times(
         keep_freed_memory()  # as in a run; lightly's steps gain by it too
     contenders = {name: make(device) for name, make in _choose(work, only).items()}
     steps = {name: contender.step for name, contender in contenders.items()}
-    with Bar(console, len(steps) * (rounds + WARMUP), title) as bar:
+    with Bar(console or Console(), len(steps) * (rounds + WARMUP), title) as bar:
         return contenders, interleaved(steps, rounds, device, bar, warmup=WARMUP)
 
 
