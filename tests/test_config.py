@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from lewel import build
+from lewel.backbones import build_backbone
 from lewel.config import PretrainConfig, differences, flat, read_yaml, resolve, write_yaml
+from lewel.data.sources import open_data
 from lewel.errors import UserError
+from lewel.eval.probe import KnnProbe
 from lewel.recipes import list_recipes, read_recipe
+from lewel.train.devices import placement
 
 
 def test_flags_override_the_recipe_key_by_key() -> None:
@@ -94,3 +100,15 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1")
     with pytest.raises(UserError, match="not valid YAML"):
         read_recipe(str(tmp_path / "broken.yaml"))
+
+
+@pytest.mark.parametrize(("workers", "reading"), [(None, 4), (0, 0), (1, 4), (6, 6)])
+def test_all_cores_read_for_the_probe(
+    monkeypatch: pytest.MonkeyPatch, workers: int | None, reading: int
+) -> None:
+    monkeypatch.setattr(build, "cores", lambda devices: 4)
+    config = resolve({"data": "scenes", "image_size": 32}, {"workers": workers})
+    data, backbone = open_data("scenes", image_size=32), build_backbone("resnet10", "small", 8, 32)
+    place = placement(1, 1)
+    probe = build.build_probe(config, data, backbone, torch.device("cpu"), place)
+    assert isinstance(probe, KnnProbe) and probe.extractor.workers == reading

@@ -203,25 +203,16 @@ def test_wrong_arguments_are_refused() -> None:
             Scenes("val", length=10).read(index)
 
 
-def seconds_of_a_loop() -> float:
-    """0.04 s on a core of usual speed; where cores are shared it may be three times that."""
-    start, total = time.process_time(), 0
-    for number in range(2_000_000):
-        total += number
-    return time.process_time() - start
-
-
 def test_a_core_draws_a_thousand_images_a_second() -> None:
-    rates, loops = [], []
-    for _ in range(8):
+    best, tries = 0.0, 0
+    while best < 1_000 and tries < 40:  # what else the machine does can only make it slower
         source = Scenes("train", 64, length=300)  # a new one, which has no image kept yet
         start = time.process_time()
         for index in range(300):
             source.read(index)
-        rates.append(300 / (time.process_time() - start))
-        loops.append(seconds_of_a_loop())
-    print(f"{max(rates):.0f} images a second, a loop in {min(loops):.3f} s")
-    assert max(rates) >= 1_000 * min(1, 0.05 / min(loops))
+        best, tries = max(best, 300 / (time.process_time() - start)), tries + 1
+    print(f"{best:.0f} images a second")
+    assert best >= 1_000
 
 
 def test_colour_and_ground_tell_nothing(

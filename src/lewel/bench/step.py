@@ -123,8 +123,7 @@ def _contenders_and_times(
 ) -> tuple[dict[str, Contender], Times]:
     """The contenders, and the seconds that each took in each round."""
     torch.set_num_threads(threads)
-    if device.type == "cpu":
-        keep_freed_memory()  # as in a run; lightly's steps gain by it too
+    keep_freed_memory()  # as in a run; lightly's steps gain by it too
     contenders = {name: make(device) for name, make in _choose(work, only).items()}
     steps = {name: contender.step for name, contender in contenders.items()}
     with Bar(console or Console(), len(steps) * (rounds + WARMUP), title) as bar:

@@ -24,7 +24,10 @@ def compile_backbones(network: nn.Module, device: torch.device, say: Callable[[s
         say(f"torch.compile does not work here, so nothing is compiled: {reason[0]}")
         return False
     torch._dynamo.config.suppress_errors = True
-    logging.getLogger("torch._dynamo.convert_frame").addFilter(_Sentence(say))
+    log = logging.getLogger("torch._dynamo.convert_frame")
+    for older in [one for one in log.filters if isinstance(one, _Sentence)]:
+        log.removeFilter(older)  # of another run in this process, which has had its say
+    log.addFilter(_Sentence(say))
     for module in network.modules():
         if isinstance(module, Backbone):
             module.compile()
