@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from lewel.cli import run
+from lewel.cli.main import run
+from lewel.config.methods import taken
+from lewel.methods.registry import find_method, method_names
 
 TINY = {
     "--backbone": "resnet10",
@@ -32,9 +34,18 @@ TINY = {
 }
 
 
+def tiny_flags(method: str) -> dict[str, str]:
+    """The flags of a tiny run that a method takes."""
+    shared = taken(find_method(method)) if method in method_names() else set()
+    keys = {flag: flag[2:].replace("-", "_") for flag in TINY}
+    return {f: v for f, v in TINY.items() if not keys[f].startswith("head.") or keys[f] in shared}
+
+
 def tiny_command(out: Path, *flags: str, data: str = "scenes") -> list[str]:
     """The words of a command; flags given replace those of the tiny run."""
-    defaults = [word for pair in TINY.items() if pair[0] not in flags for word in pair]
+    method = flags[flags.index("--method") + 1] if "--method" in flags else "lewel_b"
+    chosen = tiny_flags(method)
+    defaults = [word for pair in chosen.items() if pair[0] not in flags for word in pair]
     return ["pretrain", data, "--out", str(out), *defaults, *flags]
 
 

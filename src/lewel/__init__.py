@@ -3,9 +3,39 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lewel.api import load_backbone, pretrain
+    from lewel.api import (
+        detect,
+        embed,
+        export,
+        finetune,
+        import_,
+        knn,
+        linear,
+        load_backbone,
+        maps,
+        pack,
+        pretrain,
+        report,
+        segment,
+        where,
+    )
 
-__all__ = ["load_backbone", "pretrain"]
+__all__ = [
+    "detect",
+    "embed",
+    "export",
+    "finetune",
+    "import_",
+    "knn",
+    "linear",
+    "load_backbone",
+    "maps",
+    "pack",
+    "pretrain",
+    "report",
+    "segment",
+    "where",
+]
 
 
 def __getattr__(name: str) -> Any:

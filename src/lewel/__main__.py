@@ -4,11 +4,11 @@ import signal
 
 
 def main() -> None:
-    """Import the commands and run one; Ctrl-C in between ends the process, without a traceback."""
+    """Import the commands and run one; Ctrl-C during the import ends without a traceback."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from lewel.cli import main as run_command
+    from lewel.cli.main import main as run_command
 
     signal.signal(signal.SIGINT, handler)
     run_command()

@@ -1,143 +1,228 @@
-"""What lewel does, from Python: `pretrain` a backbone, `load_backbone` it afterwards."""
+"""What lewel does, from Python: the same names and settings as on the command line."""
 
+from collections.abc import Callable, Sequence
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from rich.console import Console
 from torch import nn
 
-from lewel.backbones import find_network, open_backbone, plain
-from lewel.build import build_fabric, build_optimizer, peak_rate
-from lewel.card import COUNTERPART, count
-from lewel.config import PretrainConfig, resolve
-from lewel.data.named import NAMES
-from lewel.errors import UserError
-from lewel.finding import read_card, weights_file
-from lewel.nn.backbone import exports_of
-from lewel.pretraining import (
-    Parts,
-    memory_explained,
-    open_configured,
-    pretrain_here,
-    pretrain_in_process,
+from lewel.config.configure import configure
+from lewel.config.evaluate import (
+    DetectConfig,
+    EvaluateConfig,
+    FinetuneConfig,
+    KnnConfig,
+    LinearConfig,
+    SegmentConfig,
+    WhereConfig,
 )
-from lewel.recipes import default_recipe, read_recipe
-from lewel.train.devices import placement
-from lewel.train.estimate import estimate_memory, estimate_seconds
-from lewel.train.launch import launch, lost_peers_explained
-from lewel.train.run import optimizer_slots
+from lewel.config.recipes import read_recipe
+from lewel.config.settings import Settings, explain
+from lewel.errors import UserError
+from lewel.evaluate.map_selection import Rule
+from lewel.interop.backbones import find_network, open_backbone, plain
+from lewel.interop.lookup import read_card, weights_file
+from lewel.tasks import detect as detect_task
+from lewel.tasks import embed as embed_task
+from lewel.tasks import export as export_task
+from lewel.tasks import finetune as finetune_task
+from lewel.tasks import import_ as import_task
+from lewel.tasks import knn as knn_task
+from lewel.tasks import linear as linear_task
+from lewel.tasks import maps as maps_task
+from lewel.tasks import pack as pack_task
+from lewel.tasks import pretrain as pretrain_task
+from lewel.tasks import report as report_task
+from lewel.tasks import segment as segment_task
+from lewel.tasks import where as where_task
+from lewel.tasks.outcome import (
+    Accuracy,
+    Detected,
+    Embedded,
+    Located,
+    Mapped,
+    Pretrained,
+    Segmented,
+)
+
+Name = str | PathLike[str]  # of a run, a file or a folder
+Config = TypeVar("Config", bound=Settings)
+Evaluation = TypeVar("Evaluation", bound=EvaluateConfig)
+Found = TypeVar("Found")
 
 
 def pretrain(
-    data: str | None = None,
+    data: Name | None = None,
     *,
-    recipe: str | None = None,
-    out: str | Path | None = None,
+    recipe: Name | None = None,
+    out: Name | None = None,
     console: Console | None = None,
-    **overrides: Any,
-) -> Path:
-    """Pre-train a backbone on images without labels, or go on where an earlier call stopped.
+    **settings: Any,
+) -> Pretrained:
+    """Pre-train a backbone on unlabelled images, or resume where an earlier call stopped.
 
     `data` is a folder, a list file, a data set's name, `scenes`, or packed data by its folder or
-    URL; `recipe` a shipped name or a YAML file; every other value of the configuration is a keyword
-    (`epochs=20, optim={"lr": 0.3}`). `console` is where it speaks, unless it starts processes for
-    many devices.
-    Returns the run folder.
+    URL; `recipe` a shipped name or a YAML file; every other setting is a keyword
+    (`epochs=20, optim={"lr": 0.3}`). The result can be used as the path of the run folder.
     """
-    config = configure(data, recipe, overrides)
-    place = placement(config.devices, config.nodes)
-    fabric = build_fabric(config, place)
-    starts_others = place.ranks > 1 and place.starter == "lewel"
-    if not starts_others:
-        fabric.launch()  # joins the processes that torchrun or srun has started
-    opened = open_configured(config)
-    path = Path(out) if out else Path("runs") / f"{opened.unlabelled.name}-{config.method}"
-    if path.resolve().is_relative_to(config.data):
-        raise UserError(
-            f"The run folder {path} lies in the data {config.data}, and would become a part "
-            "of it: choose another --out."
-        )
-    parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
-    if starts_others:
-        del parts
-        launch(fabric, pretrain_in_process, config, place, path)
-    else:
-        with lost_peers_explained():
-            pretrain_here(parts, path, console or Console())
-    return path
+    config = configure(_name(data), _name(recipe), settings)
+    return pretrain_task.pretrain(config, _path(out), console or Console())
 
 
-def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
-    """The checked configuration of a run, its data path made absolute."""
-    method = str(overrides.get("method", "lewel_b"))
-    known = method in COUNTERPART  # another is refused below, with the names of these
-    given = read_recipe(recipe) if recipe else default_recipe(method) if known else {}
-    if data is not None:
-        overrides = {**overrides, "data": str(data)}
-    elif "data" not in given:
-        raise UserError(
-            "What are the images? Give a folder, a list file, a data set's name, or `scenes`."
-        )
-    config = resolve(given, overrides)
-    path = Path(config.data).expanduser()
-    if config.data != "scenes" and config.data not in NAMES and path.exists():
-        config = config.model_copy(update={"data": str(path.resolve())})
-    for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
-        if (value := getattr(config, key)) is not None:
-            config = config.model_copy(update={key: str(Path(value).expanduser().resolve())})
-    return config
+def knn(backbone: Name, data: Name, *, out: Name | None = None, **settings: Any) -> Accuracy:
+    """Accuracy by the nearest neighbours of each validation image in the training set."""
+    return _evaluate(knn_task.knn, KnnConfig, backbone, data, None, out, settings)
 
 
-@memory_explained()
-def describe(config: PretrainConfig) -> dict[str, Any]:
-    """What a run would be, without starting it: images, steps, parameters, memory, time."""
-    place = placement(config.devices, config.nodes)
-    fabric = build_fabric(config, place)
-    parts = Parts(config, open_configured(config), place, fabric, None)
-    method, plan, device = parts.method, parts.plan, parts.fabric.device
-    micro = config.batch_size // place.ranks // config.accumulate
-    slots = optimizer_slots(build_optimizer(method, config))
-    memory = estimate_memory(method, slots, config.image_size, micro, plan.half)
-    seconds = config.accumulate * estimate_seconds(
-        method,
-        config.image_size,
-        plan.channels_last,
-        device,
-        micro,
-        plan.half,
-        at_most=16 if device.type == "cpu" else 64,
+def linear(
+    backbone: Name,
+    data: Name,
+    *,
+    recipe: Name | None = None,
+    out: Name | None = None,
+    **settings: Any,
+) -> Accuracy:
+    """Accuracy of a linear classifier on frozen features; `fast=True` caches the features."""
+    return _evaluate(linear_task.linear, LinearConfig, backbone, data, recipe, out, settings)
+
+
+def finetune(
+    backbone: Name,
+    data: Name,
+    *,
+    recipe: Name | None = None,
+    out: Name | None = None,
+    **settings: Any,
+) -> Accuracy:
+    """Accuracy after fine-tuning on a fraction of the labels (`labels="10%"`)."""
+    return _evaluate(finetune_task.finetune, FinetuneConfig, backbone, data, recipe, out, settings)
+
+
+def segment(
+    backbone: Name,
+    data: Name,
+    *,
+    recipe: Name | None = None,
+    out: Name | None = None,
+    **settings: Any,
+) -> Segmented:
+    """mIoU of a dilated FCN on the backbone."""
+    return _evaluate(segment_task.segment, SegmentConfig, backbone, data, recipe, out, settings)
+
+
+def detect(
+    backbone: Name,
+    data: Name,
+    *,
+    recipe: Name | None = None,
+    out: Name | None = None,
+    **settings: Any,
+) -> Detected:
+    """Average precision of Faster or Mask R-CNN on the backbone."""
+    return _evaluate(detect_task.detect, DetectConfig, backbone, data, recipe, out, settings)
+
+
+def embed(backbone: Name, data: Name, *, out: Name | None = None, **settings: Any) -> Embedded:
+    """Features of every image, written to a .npz or .parquet file."""
+    return embed_task.embed(fspath(backbone), fspath(data), _path(out), **settings)
+
+
+def maps(
+    run: Name,
+    images: Name | Sequence[Name],
+    *,
+    n: int = 8,
+    rule: Rule = "different",
+    limit: int = 12,
+    image_size: int | None = None,
+    seed: int = 0,
+    out: Name | None = None,
+) -> Mapped:
+    """Alignment maps of a run as heat maps over image files, a folder or `scenes`."""
+    one = isinstance(images, str | PathLike)
+    names = [fspath(images)] if one else [fspath(image) for image in images]  # type: ignore[arg-type, union-attr]
+    return maps_task.maps(
+        Path(run),
+        names,
+        n=n,
+        rule=rule,
+        limit=limit,
+        image_size=image_size,
+        seed=seed,
+        out=_path(out),
     )
-    return {
-        "images": len(parts.data.unlabelled),
-        "steps": parts.plan.steps,
-        "learning rate": peak_rate(config),
-        "parameters of the backbone": count(method.student.backbone),
-        "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
-        "positions of a map": method.student.backbone.positions(config.image_size),
-        "exports": ", ".join(exports_of(config.backbone, config.stem, config.width)),
-        "memory of a device": f"about {memory.total / 1e9:.1f} GB for {micro} images at a time",
-        "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
-        f"{seconds:.2g} s a step, if reading images keeps up",
-    }
 
 
-def duration(seconds: float) -> str:
-    """A length of time in the unit that fits it."""
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def where(run: Name, data: Name, **settings: Any) -> Located:
+    """Numbers of a run's alignment maps: consistency, pointing game, IoU, entropy."""
+    config = _checked(WhereConfig, {**settings, "data": fspath(data)})
+    return where_task.where(Path(run), config, Console())
 
 
-def load_backbone(path: str | Path) -> nn.Module:
+def report(*runs: Name, out: Name | None = None) -> Path:
+    """One self-contained HTML page about one or several runs; its path."""
+    return report_task.report([Path(run) for run in runs], _path(out))
+
+
+def export(
+    backbone: Name, to: str, *, out: Name | None = None, **settings: Any
+) -> export_task.Exported:
+    """A backbone in another project's format, loaded back and compared."""
+    return export_task.export(fspath(backbone), to, out=_path(out), **settings)
+
+
+def import_(file: Name, *, out: Name | None = None, **settings: Any) -> import_task.Imported:
+    """A third-party checkpoint as a folder that every function takes."""
+    return import_task.import_(Path(file), out=_path(out), **settings)
+
+
+def pack(source: Name, out: Name, **settings: Any) -> pack_task.PackedShards:
+    """Images once into shards that are read fast."""
+    return pack_task.pack(fspath(source), fspath(out), **settings)
+
+
+def load_backbone(path: Name) -> nn.Module:
     """The trained backbone of a run folder or backbone.safetensors, a plain torchvision or timm
     module.
 
     It maps normalised images (B, 3, S, S) to pooled features (B, C) and is in eval mode. timm
     networks whose last norm sits in the head (such as ConvNeXt) pool before it, as timm has it.
     """
-    file = weights_file(path)
+    file = weights_file(fspath(path))
     card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
     if file is None or "backbone" not in card:
         raise UserError(f"{path} was not written by lewel: expected a run or backbone.safetensors.")
-    return plain(open_backbone(path, find_network(path)))
+    return plain(open_backbone(fspath(path), find_network(fspath(path))))
+
+
+def _evaluate(
+    task: Callable[[str, Evaluation, Path | None, Console], Found],
+    model: type[Evaluation],
+    backbone: Name,
+    data: Name,
+    recipe: Name | None,
+    out: Name | None,
+    settings: dict[str, Any],
+) -> Found:
+    """An evaluation with its settings from a recipe and keywords."""
+    base = {} if recipe is None else read_recipe(fspath(recipe), "eval")
+    config = _checked(model, {**base, **settings, "data": fspath(data)})
+    return task(fspath(backbone), config, _path(out), Console())
+
+
+def _checked(model: type[Config], settings: dict[str, Any]) -> Config:
+    try:
+        return model.model_validate(settings)
+    except ValidationError as error:
+        raise UserError(explain(error, model)) from None
+
+
+def _name(value: Name | None) -> str | None:
+    return None if value is None else fspath(value)
+
+
+def _path(value: Name | None) -> Path | None:
+    return None if value is None else Path(value)

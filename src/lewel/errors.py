@@ -1,18 +1,18 @@
-"""The ways a command ends early on purpose, each with its exit code."""
+"""Exceptions that end a command with a message, each with its exit code."""
 
 import signal
 
 
 class UserError(Exception):
-    """Exit 2. Wrong input: one sentence with the thing, its value, what was expected, a fix."""
+    """Exit 2. Wrong input: names the input, its value, what was expected and the fix."""
 
 
 class RunError(Exception):
-    """Exit 1. A run that cannot go on: one sentence that says what was found and what is safe."""
+    """Exit 1. A run that cannot continue: names the cause and what has been saved."""
 
 
 class Interrupted(Exception):
-    """Exit 128 + the signal. A run was asked to stop, and has saved the steps it has taken."""
+    """Exit 128 + the signal. A run was stopped by a signal; its finished steps are saved."""
 
     def __init__(self, number: int, step: int | None = None) -> None:
         when = "before the first step" if step is None else f"after step {step}"
@@ -20,6 +20,6 @@ class Interrupted(Exception):
         self.number, self.step = number, step
 
 
-def system_sentence(error: OSError) -> str:
-    """What the system refused: a disk that is full, a folder that vanished."""
+def system_message(error: OSError) -> str:
+    """The message of an operating system error, for example a full disk or a missing folder."""
     return f"{error.filename or 'The system'}: {error.strerror or error}."

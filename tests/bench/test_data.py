@@ -1,4 +1,4 @@
-"""Views side by side on a few small files."""
+"""`lewel bench data` on a few small files."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from lewel.bench.data import file_paths, find_pack, same_images
-from lewel.cli import run
-from lewel.data.sources import open_data
+from lewel.cli.main import run
+from lewel.data.sources.open import open_data
 
 READERS = {
     "lewel, files, crop",
@@ -42,7 +42,7 @@ def bench(photos: Path, out: Path, *more: str) -> dict[str, object]:
     return result
 
 
-def test_every_way_to_make_views_is_timed(photos: Path, tmp_path: Path) -> None:
+def test_every_implementation_is_timed(photos: Path, tmp_path: Path) -> None:
     result = bench(photos, tmp_path, "--markdown", str(tmp_path / "p.md"))
     readers = result["readers"]
     assert set(readers) == READERS
@@ -53,7 +53,7 @@ def test_every_way_to_make_views_is_timed(photos: Path, tmp_path: Path) -> None:
         assert picture.format == "PNG"
 
 
-def test_a_pack_is_timed_too(photos: Path, tmp_path: Path) -> None:
+def test_packed_data_is_timed_too(photos: Path, tmp_path: Path) -> None:
     result = bench(photos, tmp_path, "--packed", str(photos))  # any data of the same images
     assert set(result["readers"]) == READERS | {"lewel, packed, crop", "lewel, packed, all"}
     assert find_pack(str(photos)) is None
@@ -63,13 +63,13 @@ def test_a_pack_is_timed_too(photos: Path, tmp_path: Path) -> None:
     beside.rmdir()
 
 
-def test_a_pack_of_other_images_is_refused(
+def test_packed_data_of_other_images_is_refused(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     assert run(["bench", "data", str(photos), "--packed", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "lacks 4 of the 4 images" in said and "the pack of the same folder" in said
+    message = capsys.readouterr().err
+    assert "lacks 4 of the 4 images" in message and "the packed data of the same folder" in message
     folder = tmp_path / "moving"
     folder.mkdir()
     Image.new("RGB", (8, 8)).save(folder / "one.gif")
@@ -77,7 +77,7 @@ def test_a_pack_of_other_images_is_refused(
     assert "ImageFolder does not read" in capsys.readouterr().err
 
 
-def test_the_same_images_are_read_from_a_pack(photos: Path, tmp_path: Path) -> None:
+def test_the_same_images_are_read_from_packed_data(photos: Path, tmp_path: Path) -> None:
     assert run(["pack", str(photos), str(tmp_path / "out"), "--workers", "0"]) == 0
     source = open_data(str(photos), image_size=32, limit=2).unlabelled
     shards = open_data(str(tmp_path / "out"), image_size=32).unlabelled

@@ -1,4 +1,4 @@
-"""Growth of cost, and speed with processes."""
+"""`lewel bench scale`: growth exponents, and throughput by processes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from PIL import Image
 from lewel.bench.scale import Curve, variants
 from lewel.bench.timing import interleaved, ratio
 from lewel.bench.workload import Workload
-from lewel.cli import run
+from lewel.cli.main import run
 
 TINY = [
     *("--backbone", "resnet10", "--width", "8", "--image-size", "32"),
@@ -18,7 +18,7 @@ TINY = [
 ]
 
 
-def test_growth_is_the_power_of_the_law() -> None:
+def test_growth_is_the_exponent_of_a_power_law() -> None:
     values = [1.0, 2.0, 4.0, 8.0]
     assert Curve("batch", "", values, [3 * x**1.7 for x in values]).growth == pytest.approx(1.7)
     assert Curve("workers", "", [0.0, 1.0], [1.0, 2.0]).growth is None  # 0 has no logarithm
@@ -46,7 +46,7 @@ def test_curves_from_the_command_line(tmp_path: Path) -> None:
         assert picture.format == "PNG"
 
 
-def test_rounds_are_interleaved_and_ratios_taken_round_by_round() -> None:
+def test_rounds_are_interleaved_and_ratios_are_per_round() -> None:
     class Silent:
         def tick(self, doing: str = "") -> None:
             pass
@@ -57,6 +57,6 @@ def test_rounds_are_interleaved_and_ratios_taken_round_by_round() -> None:
     rounds = [calls[start : start + 3] for start in range(0, 30, 3)]
     assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
     before_b = {calls[at - 1] for at in range(1, 30) if calls[at] == "b"}
-    assert before_b >= {"a", "c"}  # nobody always comes after the same
+    assert before_b >= {"a", "c"}  # no entry always follows the same one
     assert all(len(taken) == 9 for taken in times.values())
     assert ratio({"a": [2.0, 20.0, 3.0], "b": [1.0, 10.0, 1.0]}, "a", "b") == 2

@@ -1,4 +1,4 @@
-"""Steps side by side: a tiny bench from the command line, and lightly's models against ours."""
+"""`lewel bench step` at a tiny size, and lightly's models against ours."""
 
 import json
 import signal
@@ -9,15 +9,19 @@ import pytest
 import torch
 from PIL import Image
 
-from lewel.bench.contenders import BOUND, OURS, BackboneStep, OurStep, new_method
+from lewel.bench.lightly_steps import LIGHTLY, LightlyBYOL, LightlyDenseCL, LightlyMoCo
 from lewel.bench.machine import describe_machine
 from lewel.bench.memory import peak_bytes
-from lewel.bench.peers import PEERS, LightlyBYOL, LightlyDenseCL, LightlyMoCo
-from lewel.bench.step import _apart
+from lewel.bench.output import put_section
+from lewel.bench.step import _in_new_process
+from lewel.bench.steps import BOUND, BackboneStep, OurStep, new_method
 from lewel.bench.workload import Workload
-from lewel.bench.writing import put_section
-from lewel.cli import run
+from lewel.cli.main import run
 from lewel.errors import RunError
+from lewel.methods.base import Method
+from lewel.methods.byol import BYOL
+from lewel.methods.moco_v2 import MoCoV2
+from lewel.methods.registry import all_methods
 
 CPU = torch.device("cpu")
 TINY = Workload(
@@ -50,9 +54,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_json_has_every_contender(written: Path) -> None:
+def test_json_has_every_entry(written: Path) -> None:
     result = json.loads((written / "step.json").read_text())
-    assert list(result["steps"]) == [*OURS, BOUND, *PEERS]
+    assert list(result["steps"]) == [*(m.about.title for m in all_methods()), BOUND, *LIGHTLY]
     for row in result["steps"].values():
         assert row["seconds"] > 0 and row["memory"]["total"] > row["memory"]["kept"] > 0
         assert set(row["ratios"]) == {"BYOL", BOUND, "lightly BYOL"}
@@ -63,7 +67,7 @@ def test_json_has_every_contender(written: Path) -> None:
     assert all(seconds > 0 for seconds in parts.values())
 
 
-def test_picture_and_table_are_there(written: Path) -> None:
+def test_plot_and_table_are_written(written: Path) -> None:
     with Image.open(written / "step.png") as picture:
         assert picture.format == "PNG"
     text = (written / "p.md").read_text()
@@ -71,24 +75,24 @@ def test_picture_and_table_are_there(written: Path) -> None:
     assert "| x BYOL |" in text and "Python" in text
 
 
-def test_processes_count_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_rounds_of_processes_are_pooled(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--processes", "2", "--only", "byol", "lightly_byol", "--markdown"]
     file = tmp_path / "p.md"
     assert run(["bench", "step", *FLAGS, *words, str(file), "--out", str(tmp_path)]) == 0
     row = json.loads((tmp_path / "step.json").read_text())["steps"]["BYOL"]
-    apart = row["ratios_by_process"]["lightly BYOL"]
-    assert len(set(apart)) == 2 and min(apart) <= row["ratios"]["lightly BYOL"] <= max(apart)
+    ratios = row["ratios_by_process"]["lightly BYOL"]
+    assert len(set(ratios)) == 2 and min(ratios) <= row["ratios"]["lightly BYOL"] <= max(ratios)
     assert "| by process | x BYOL | x lightly BYOL |" in file.read_text()
     assert "2 rounds in each of 2 processes." in file.read_text()
 
 
-def test_a_killed_process_is_one_sentence() -> None:
+def test_a_killed_process_is_one_message() -> None:
     with pytest.raises(RunError, match="was killed"):
-        _apart(signal.raise_signal, signal.SIGKILL)
+        _in_new_process(signal.raise_signal, signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_compiled_steps_stand_beside_the_plain_ones(tmp_path: Path) -> None:
+def test_compiled_steps_are_timed_too(tmp_path: Path) -> None:
     words = ["--compile", "--only", "byol", "byol_compiled", "--out", str(tmp_path)]
     assert run(["bench", "step", *FLAGS, *words]) == 0
     rows = json.loads((tmp_path / "step.json").read_text())["steps"]
@@ -97,7 +101,7 @@ def test_compiled_steps_stand_beside_the_plain_ones(tmp_path: Path) -> None:
     assert rows["BYOL compiled"]["flops"] == rows["BYOL"]["flops"]
 
 
-def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_new_table_replaces_the_old_one(tmp_path: Path) -> None:
     machine = describe_machine(1)
     file = tmp_path / "docs" / "p.md"
     for title, body in (("one", "old"), ("two", "other"), ("one", "new")):
@@ -107,7 +111,7 @@ def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     assert text.count("### one") == text.count("### two") == 1
 
 
-def test_an_unknown_contender_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_entry_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "step", *FLAGS, "--only", "simclr"]) == 2
     assert "simclr" in capsys.readouterr().err
 
@@ -116,22 +120,22 @@ def parameters(module: torch.nn.Module) -> list[torch.Tensor]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-@pytest.mark.parametrize(("name", "peer"), [("BYOL", LightlyBYOL), ("MoCo v2", LightlyMoCo)])
-def test_lightlys_models_have_exactly_our_parameters(name: str, peer: Any) -> None:
-    ours, theirs = new_method(name, TINY), peer(TINY, CPU).module
+@pytest.mark.parametrize(("kind", "baseline"), [(BYOL, LightlyBYOL), (MoCoV2, LightlyMoCo)])
+def test_lightlys_models_have_exactly_our_parameters(kind: type[Method], baseline: Any) -> None:
+    ours, theirs = new_method(kind, TINY), baseline(TINY, CPU).module
     assert sorted(p.shape for p in parameters(ours)) == sorted(p.shape for p in parameters(theirs))
     count = [sum(p.numel() for p in module.parameters()) for module in (ours, theirs)]
     assert count[0] == count[1]
 
 
-def test_densecl_adds_a_local_head_to_mocos_backbone() -> None:
+def test_densecl_adds_a_dense_head_to_mocos_backbone() -> None:
     step = LightlyDenseCL(TINY, CPU)
     heads = [sum(p.numel() for p in step.student[n].parameters()) for n in step.student]
     assert heads[1] == heads[2] and torch.isfinite(step.step())
 
 
 def test_at_equal_weights_byol_has_lightlys_loss() -> None:
-    ours, theirs = OurStep(new_method("BYOL", TINY), TINY, CPU), LightlyBYOL(TINY, CPU)
+    ours, theirs = OurStep(new_method(BYOL, TINY), TINY, CPU), LightlyBYOL(TINY, CPU)
     method: Any = ours.method
     with torch.no_grad():
         for mine, other in (
@@ -149,7 +153,7 @@ def test_at_equal_weights_byol_has_lightlys_loss() -> None:
     assert loss.item() == pytest.approx(4 + 4 * negative_cosine.item(), abs=1e-5)
 
 
-def test_the_bound_trains_the_backbone_alone() -> None:
+def test_the_bound_trains_only_the_backbone() -> None:
     bound = BackboneStep(TINY, CPU)
     before = [p.clone() for p in bound.student.parameters()]
     bound.step()
@@ -159,7 +163,7 @@ def test_the_bound_trains_the_backbone_alone() -> None:
     assert len(before) == len(list(TINY.new_backbone().parameters()))
 
 
-def test_peak_memory_counts_what_is_alive_together() -> None:
+def test_peak_memory_counts_simultaneous_allocations() -> None:
     def step() -> None:
         one = torch.zeros(1_000_000)
         del one

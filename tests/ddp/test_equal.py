@@ -1,4 +1,4 @@
-"""Two processes do what one does: losses, gradients, queues and statistics of all four methods."""
+"""Two ranks equal one: losses, gradients, queues and statistics of all four methods."""
 
 import copy
 import os
@@ -19,8 +19,9 @@ from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.backbone import Backbone
 from lewel.nn.norm import average_statistics, normalise_in_groups
-from lewel.ops.ranks import ranks, share
+from lewel.ops.ranks import local_chunk, ranks
 from tests.conftest import small_backbone
+from tests.methods.making import make_method
 
 BATCH, STEPS = 8, 3
 
@@ -39,7 +40,12 @@ class Plain(Backbone):
 def make(name: str, norm: bool, **extra: Any) -> Method:
     torch.manual_seed(3)
     backbone = small_backbone() if norm else Plain()
-    sizes: dict[str, Any] = {"dim": 8, "hidden": 12, "head_norm": norm, "momentum": 0.9}
+    sizes: dict[str, Any] = {
+        "dim": 8,
+        "hidden": 12,
+        "norm": "batch" if norm else "none",
+        "momentum": 0.9,
+    }
     aligned = {"aligned_dim": 6, "groups": 2}
     queue = {"queue": 10, "norm_groups": 2 if norm else 1}
     kinds = {
@@ -49,11 +55,11 @@ def make(name: str, norm: bool, **extra: Any) -> Method:
         "lewel_m": (LewelM, aligned | queue),
     }
     kind, own = kinds[name]
-    return kind(backbone, **{**sizes, **own, **extra}).double()
+    return make_method(kind, backbone, **{**sizes, **own, **extra}).double()
 
 
 def train(method: Method, module: nn.Module) -> dict[str, Tensor]:
-    """A few steps of plain descent on this rank's share -> all there is to compare."""
+    """A few steps of gradient descent on this rank's chunk -> all values to compare."""
     out: dict[str, Tensor] = {}
     images = torch.Generator().manual_seed(5)
     for step in range(STEPS):
@@ -65,7 +71,7 @@ def train(method: Method, module: nn.Module) -> dict[str, Tensor]:
         torch.manual_seed(step)  # the first rank's draws are those of a single process
         if dist.is_initialized() and dist.get_rank():
             torch.manual_seed(1000 + step)
-        done = module([share(view) for view in both])
+        done = module([local_chunk(view) for view in both])
         done.loss.backward()
         loss = done.loss.detach().clone()
         if ranks() > 1:
@@ -119,9 +125,9 @@ def alone(case: str, norm: bool) -> dict[str, Tensor]:
     extra = CASES[case]
     method = make(case.split()[0], norm, **extra).train()
     if norm and not isinstance(method, MoCoV2 | LewelM):  # those have their two groups already
-        shares = copy.deepcopy(method)  # the parts that two ranks normalise by themselves
-        normalise_in_groups(shares, 2)
-        method = shares
+        grouped = copy.deepcopy(method)  # one group per rank
+        normalise_in_groups(grouped, 2)
+        method = grouped
     return train(method, method)
 
 
@@ -136,16 +142,16 @@ def test_two_ranks_equal_one(
     assert sum(name.startswith("0 gradient") for name in ours) > 4
     for name, value in one.items():
         if name.startswith("state teacher") and "running" in name and "ema" in case:
-            continue  # an EMA teacher's own statistics are for nothing
+            continue  # an EMA teacher's running statistics are unused
         assert torch.allclose(ours[name], value, atol=1e-10, rtol=1e-9), name
     for name, value in second[case, norm].items():
         assert torch.equal(ours[name], value), name
 
 
-def test_what_is_compared_would_show_a_difference(
+def test_the_comparison_is_sensitive(
     pair: list[dict[Any, dict[str, Tensor]]],
 ) -> None:
-    """Statistics over the whole batch, as one process without groups takes them, are others."""
+    """Statistics over the whole batch, of one process without groups, differ."""
     method = make("byol", True).train()
     plain, two = train(method, method), pair[0]["byol", True]
     assert not torch.allclose(plain["0 loss"], two["0 loss"], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Full disks, damaged checkpoints, bad images, numbers that stop being finite."""
+"""Full disks, damaged checkpoints, corrupt images, non-finite values, collapse."""
 
 import io
 import json
@@ -16,11 +16,11 @@ from lewel.losses import cosine
 from lewel.methods import lewel_b
 from lewel.train import checkpoint
 from lewel.train.checkpoint import Checkpoints
-from lewel.train.monitor import BadImages, CollapseWatch
+from lewel.train.monitor import CollapseWatch, CorruptImages
 from tests.running import metrics, tiny_command, tiny_run
 
 
-def test_a_full_disk_leaves_the_previous_checkpoint_whole(
+def test_a_full_disk_leaves_the_previous_checkpoint_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Checkpoints(tmp_path, keep=2)
@@ -34,7 +34,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_whole(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint.torch, "save", fill)
-    with pytest.raises(RunError, match=r"No space left on device.*step-000000001.pt is whole"):
+    with pytest.raises(RunError, match=r"No space left on device.*step-000000001.pt is intact"):
         store.save(2, {"step": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.pt"]
     state = store.load(print)
@@ -49,7 +49,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in store.paths()] == ["step-000000003.pt", "step-000000004.pt"]
 
 
-def test_a_damaged_checkpoint_is_said_and_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_and_skipped(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=3)
     for step in (1, 2, 3):
         store.save(step, {"step": step, "weights": torch.randn(1000)})
@@ -100,76 +100,76 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_overwritten(
     assert all(np.isfinite(line.get("loss", 0)) for line in metrics(tmp_path / "run"))
 
 
-def photos(folder: Path, good: int, bad: int) -> Path:
+def photos(folder: Path, good: int, corrupt: int) -> Path:
     folder.mkdir()
     for index in range(good):
         pixels = np.random.default_rng(index).integers(0, 255, (20, 24, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{index:03d}.jpg")
-    for index in range(bad):
+    for index in range(corrupt):
         (folder / f"bad{index:03d}.jpg").write_bytes(b"\xff\xd8\xff no picture")
     return folder
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_bad_images_are_replaced_counted_and_listed(
+def test_corrupt_images_are_replaced_counted_and_listed(
     tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = photos(tmp_path / "photos", 118, 2)
     flags = ("--epochs", "2", "--workers", workers, "--limit", "200")
     assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 0
-    lines = (tmp_path / "run" / "bad_images.jsonl").read_text().splitlines()
+    lines = (tmp_path / "run" / "corrupt_images.jsonl").read_text().splitlines()
     assert {json.loads(line)["image"] for line in lines} == {"bad000.jpg", "bad001.jpg"}
     assert len(lines) == 2
-    assert "2 unreadable images" in capsys.readouterr().out
+    assert "2 corrupt images" in capsys.readouterr().out
     assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(31))
 
 
-def test_too_many_bad_images_stop_the_run(
+def test_too_many_corrupt_images_stop_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = photos(tmp_path / "photos", 100, 20)
     flags = ("--epochs", "2", "--limit", "200")
     assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1
     said = capsys.readouterr().err
-    assert "could not be read, more than 5%" in said
-    assert "bad_images.jsonl" in said
+    assert "are corrupt, more than 5%" in said
+    assert "corrupt_images.jsonl" in said
 
 
-def test_the_list_of_bad_images_survives_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "bad_images.jsonl"
-    first = BadImages(path, 1000, 1000)
-    first.look([(3, "a\tb\n.jpg", "empty file")])
-    first.judge(500, torch.device("cpu"))
-    again = BadImages(path, 1000, 1000)
-    again.look([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")])
-    again.judge(600, torch.device("cpu"))
-    assert again.bad == {3, 4}
+def test_the_list_of_corrupt_images_survives_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "corrupt_images.jsonl"
+    first = CorruptImages(path, 1000, 1000)
+    first.add([(3, "a\tb\n.jpg", "empty file")])
+    first.check(500, torch.device("cpu"))
+    again = CorruptImages(path, 1000, 1000)
+    again.add([(3, "a\tb\n.jpg", "empty file"), (4, "c.jpg", "truncated")])
+    again.check(600, torch.device("cpu"))
+    assert again.corrupt == {3, 4}
     assert len(path.read_text().splitlines()) == 2
     path.write_text(path.read_text() + '{"index": 7, "ima')  # killed while writing
-    assert BadImages(path, 1000, 1000).bad == {3, 4}
+    assert CorruptImages(path, 1000, 1000).corrupt == {3, 4}
     assert len(path.read_text().splitlines()) == 2
-    # Where one image stops a run, it may have been mended since.
-    assert BadImages(path, 1000, 1000, allowed=0.0).bad == set() and not path.exists()
+    # Where one image stops a run, it may have been repaired since.
+    assert CorruptImages(path, 1000, 1000, allowed=0.0).corrupt == set() and not path.exists()
 
 
-def test_collapse_is_said_once_in_plain_words() -> None:
+def test_collapse_is_reported_once() -> None:
     said: list[str] = []
     watch = CollapseWatch(said.append)
-    watch.look([{"spread": 0.8, "target_spread": 0.02}], progress=0.1)  # EMAN begins like this
+    watch.check([{"embedding_std": 0.8, "teacher_embedding_std": 0.02}], progress=0.1)
     assert said == []
-    watch.look([{"spread": 0.05, "target_spread": 0.9}], progress=0.1)
-    watch.look([{"spread": 0.04, "target_spread": 0.9}], progress=0.1)
+    watch.check([{"embedding_std": 0.05, "teacher_embedding_std": 0.9}], progress=0.1)
+    watch.check([{"embedding_std": 0.04, "teacher_embedding_std": 0.9}], progress=0.1)
     assert len(said) == 1
     assert "nearly the same embedding" in said[0]
-    watch.look([{"spread": 0.9, "target_spread": 0.9}], progress=0.5)
-    watch.look([{"spread": 0.9, "target_spread": 0.02}], progress=0.5)
+    watch.check([{"embedding_std": 0.9, "teacher_embedding_std": 0.9}], progress=0.5)
+    watch.check([{"embedding_std": 0.9, "teacher_embedding_std": 0.02}], progress=0.5)
     assert len(said) == 2
 
 
-def test_collapse_is_noticed_in_a_run(
+def test_collapse_is_detected_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lewel_b, "spread", lambda embeddings: torch.tensor(0.01))
+    monkeypatch.setattr(lewel_b, "embedding_std", lambda embeddings: torch.tensor(0.01))
     assert tiny_run(tmp_path / "run", "--epochs", "2") == 0
     assert capsys.readouterr().out.count("Collapse: all images") == 1
 
@@ -193,12 +193,12 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert kept == ["step-000000000.pt", "step-000000004.pt"]
 
 
-def test_a_disk_that_is_full_gives_one_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_gives_one_message(tmp_path: Path) -> None:
     """A limit on the size of files, for real: some write of the run must fail."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({400_000}, {400_000}));"
-        f"from lewel.cli import run; sys.exit(run({tiny_command(tmp_path / 'run')!r}))"
+        f"from lewel.cli.main import run; sys.exit(run({tiny_command(tmp_path / 'run')!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
@@ -207,22 +207,22 @@ def test_a_disk_that_is_full_gives_one_sentence(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 
-def test_the_rule_for_bad_images_holds_for_small_data_too(
+def test_the_limit_of_corrupt_images_holds_for_small_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = photos(tmp_path / "photos", 46, 44)
     flags = ("--epochs", "2", "--limit", "200", "--workers", "1")
     assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1
-    assert "could not be read" in capsys.readouterr().err
+    assert "are corrupt" in capsys.readouterr().err
 
 
-def test_a_bad_image_among_the_judged_ones_does_not_stop_the_run(tmp_path: Path) -> None:
+def test_a_corrupt_validation_image_does_not_stop_the_run(tmp_path: Path) -> None:
     for split, count in (("train", 20), ("val", 10)):
         for name in ("cat", "dog"):
             (tmp_path / "data" / split).mkdir(parents=True, exist_ok=True)
             photos(tmp_path / "data" / split / name, count, 1)
     flags = ("--epochs", "1", "--knn.every", "1", "--workers", "1", "--knn.neighbours", "3")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lewel.train.monitor.BAD_SHARE", 0.5)
+        patch.setattr("lewel.train.monitor.CORRUPT_LIMIT", 0.5)
         assert tiny_run(tmp_path / "run", *flags, data=str(tmp_path / "data")) == 0
     assert "knn" in metrics(tmp_path / "run")[-1]

@@ -1,4 +1,4 @@
-"""Whatever ends a run, the same command goes on from where it was, and ends at the same numbers."""
+"""After a kill or a signal the same command resumes a run, with exactly the same result."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lewel.train.checkpoint import Checkpoints
-from lewel.train.folder import RunFolder
+from lewel.train.run_folder import RunFolder
 from tests.running import metrics, start_process, tiny_run
 
 
@@ -66,7 +66,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, whole: Path, workers: str)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+def test_a_signal_finishes_the_step_saves_and_reports_how_to_resume(
     tmp_path: Path, whole: Path, number: signal.Signals, code: int
 ) -> None:
     flags = ("--epochs", EPOCHS, "--workers", "1")
@@ -77,7 +77,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == code, said
-    assert "run the same command again to go on" in said
+    assert "run the same command to resume" in said
     assert "Traceback" not in said
     stopped = metrics(tmp_path / "run")[-1]["step"]
     assert 0 < stopped < STEPS
@@ -134,7 +134,7 @@ def test_exports_are_written_before_the_checkpoint(
 
         monkeypatch.setattr(owner, name, spy)
     assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
-    assert order == ["export", "save"] * 2  # a finished run has its backbone, whenever it is cut
+    assert order == ["export", "save"] * 2  # a finished run always has its backbone
 
 
 def test_data_that_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +150,7 @@ def test_data_that_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "lies in the data" in capsys.readouterr().err
 
 
-def test_more_epochs_go_on_and_the_same_again_is_finished(
+def test_more_epochs_resume_and_the_same_command_is_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"

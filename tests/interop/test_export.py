@@ -1,4 +1,4 @@
-"""What is exported is what was trained, under the names and settings that others expect."""
+"""Exports hold the trained weights, with the names and settings of other libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import yaml
 from torch import Tensor
 from torchvision import models
 
-from lewel.backbones import find_network, open_backbone
-from lewel.cli import run
+from lewel.cli.main import run
 from lewel.interop import export as names
+from lewel.interop.backbones import find_network, open_backbone
 from lewel.nn.backbone import build_resnet
 from tests.conftest import randomise_statistics
 from tests.running import tiny_run
@@ -23,7 +23,7 @@ STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a small stem, which only graphs can hold."""
+    """A run with a small stem, which only graphs support."""
     out = tmp_path_factory.mktemp("exported") / "run"
     assert tiny_run(out, "--epochs", "1") == 0
     return out
@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> tuple[Path, models.ResNet]:
-    """torchvision's own ResNet-18 as a foreign checkpoint, and the network."""
+    """torchvision's ResNet-18 as a third-party checkpoint, and the network."""
     net = models.resnet18(num_classes=5)
     randomise_statistics(net)
     torch.save({"state_dict": net.state_dict()}, tmp_path / "theirs.pth")
@@ -72,7 +72,7 @@ def test_detectron2_gets_the_265_tensors_of_a_resnet_50_under_its_names() -> Non
 
 
 def detectron2_forward(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """A ResNet of basic blocks, computed from detectron2's names alone."""
+    """A ResNet of basic blocks, computed from detectron2's names only."""
 
     def conv(name: str, x: Tensor, stride: int) -> Tensor:
         weight = weights[f"{name}.weight"]
@@ -153,7 +153,7 @@ def test_mmsegs_file_and_config(checkpoint: tuple[Path, models.ResNet]) -> None:
         ("wide_resnet50_2", {"DEPTH": 50, "WIDTH_PER_GROUP": 128}, None),
     ],
 )
-def test_configs_say_which_resnet(
+def test_configs_have_the_architecture(
     name: str, detectron2: dict[str, int], mmseg: dict[str, Any] | None
 ) -> None:
     colours = ((0.5,) * 3, (0.25,) * 3)
@@ -165,7 +165,7 @@ def test_configs_say_which_resnet(
         assert mmseg.items() <= backbone.items()
 
 
-def test_onnx_gives_the_same_features_and_map_for_any_number_of_images(
+def test_onnx_has_the_same_features_and_map_for_any_batch_size(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import onnx
@@ -189,19 +189,19 @@ def test_onnx_gives_the_same_features_and_map_for_any_number_of_images(
     assert onnx.load(file).opset_import[0].version == 20
 
 
-def test_what_cannot_be_is_said_in_one_sentence(
+def test_unsupported_exports_are_one_message(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for to in ("torchvision", "timm", "detectron2", "mmseg"):
         assert run(["export", str(trained), "--to", to]) == 2
-        said = capsys.readouterr().err
-        assert "not a small stem" in said and "use --to onnx or torch-export" in said
+        message = capsys.readouterr().err
+        assert "not a small stem" in message and "use --to onnx or torch-export" in message
     assert run(["export", str(trained), "--to", "onnx", "--out", "x.pth"]) == 2
     assert "expected .onnx, or a folder" in capsys.readouterr().err
     assert run(["export", str(trained), "--to", "onnx", "--opset", "5"]) == 2
     assert "--opset 5 is not one of" in capsys.readouterr().err
     assert run(["export", "nowhere", "--to", "onnx"]) == 2
-    assert "nowhere is no backbone" in capsys.readouterr().err
+    assert "nowhere is not a backbone" in capsys.readouterr().err
     monkeypatch.setattr("lewel.interop.graphs.find_spec", lambda name: None)
     assert run(["export", str(trained), "--to", "onnx"]) == 2
     assert "pip install 'lewel[onnx]'" in capsys.readouterr().err
@@ -223,5 +223,5 @@ def test_a_file_that_comes_back_different_is_removed(
     monkeypatch.setattr(names, "to_detectron2", wrong)
     out = file.parent / "d2.pth"
     assert run(["export", str(file), "--to", "detectron2", "--out", str(out)]) == 1
-    assert "has other tensors: it was removed" in capsys.readouterr().err
+    assert "has different tensors: it was removed" in capsys.readouterr().err
     assert not out.exists() and not out.with_suffix(".yaml").exists()

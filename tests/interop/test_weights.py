@@ -1,4 +1,4 @@
-"""Weights from other projects are found by their names, and never run code."""
+"""Weights of third-party checkpoints are matched by name, and loading never runs code."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ def trained() -> dict[str, torch.Tensor]:
         ("student.backbone.net.", "method"),  # our own checkpoints
     ],
 )
-def test_weights_are_found_behind_other_projects_names(
+def test_weights_are_found_under_third_party_prefixes(
     tmp_path: Path, prefix: str, container: str | None
 ) -> None:
     state = trained()
@@ -47,7 +47,7 @@ def test_weights_are_found_behind_other_projects_names(
         assert torch.equal(value, state[name]), name
 
 
-def test_torchvisions_resnet_gives_the_same_features(tmp_path: Path) -> None:
+def test_torchvisions_resnet_has_the_same_features(tmp_path: Path) -> None:
     theirs = models.resnet18(num_classes=5)
     randomise_statistics(theirs)
     save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
@@ -77,24 +77,24 @@ def test_a_file_that_would_run_code_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         (lambda state: state.pop("layer4.0.conv1.weight"), "lacks 1 of the network's"),
         (lambda state: state.update({"conv1.weight": torch.ones(3)}), "of another shape"),
         (lambda state: state.clear(), "holds no tensors"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_with_what_is_wrong(
-    tmp_path: Path, change: object, sentence: str
+def test_weights_that_do_not_fit_are_refused_with_the_reason(
+    tmp_path: Path, change: object, message: str
 ) -> None:
     state = trained()
     change(state)  # type: ignore[operator]
     torch.save(state, tmp_path / "weights.pt")
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         load_weights(build_resnet("resnet18", width=8), tmp_path / "weights.pt")
 
 
-def test_other_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_other_files_are_refused_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "empty.pth").write_bytes(b"")
     (tmp_path / "text.safetensors").write_text("hello")
     (tmp_path / "text.pth").write_text("hello\n" * 9)
@@ -106,7 +106,7 @@ def test_other_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pth", "safetensors"])
-def test_of_student_and_teacher_the_student_is_taken(tmp_path: Path, kind: str) -> None:
+def test_of_student_and_teacher_the_student_is_used(tmp_path: Path, kind: str) -> None:
     state, file = trained(), tmp_path / f"moco.{kind}"
     named = {f"module.encoder_k.{name}": value * 0 for name, value in state.items()}
     named |= {f"module.encoder_q.{name}": value for name, value in state.items()}
@@ -119,7 +119,7 @@ def test_of_student_and_teacher_the_student_is_taken(tmp_path: Path, kind: str) 
     assert torch.equal(net.conv1.weight, state["conv1.weight"])
 
 
-def test_a_run_begins_with_the_weights_of_another(
+def test_a_run_starts_from_the_weights_of_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -129,7 +129,7 @@ def test_a_run_begins_with_the_weights_of_another(
     one, two = read_weights(first), read_weights(second)
     weights = [name for name in one if name.endswith("weight")]
     assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in weights)
-    (first / "backbone.safetensors").rename(tmp_path / "away")  # what a run began with may go
+    (first / "backbone.safetensors").rename(tmp_path / "away")  # not needed to resume
     assert tiny_run(second, *flags[:-1], "2") == 0
     (tmp_path / "away").rename(first / "backbone.safetensors")
     assert tiny_run(tmp_path / "third", "--init", str(first), "--width", "16") == 2

@@ -14,7 +14,7 @@ def test_it_is_the_squared_distance_of_unit_vectors() -> None:
 
 
 @pytest.mark.parametrize(("scale", "value"), [(3.0, 0.0), (-0.5, 4.0)])
-def test_it_sees_directions_only(scale: float, value: float) -> None:
+def test_it_depends_on_directions_only(scale: float, value: float) -> None:
     z = torch.randn(4, 8)
     assert normalised_mse(z, scale * z).item() == pytest.approx(value, abs=1e-5)
 

@@ -1,6 +1,6 @@
-"""LEWEL_B and BYOL written slowly, position by position, straight from the paper's equations.
+"""A slow reference of LEWEL_B and BYOL, location by location, from the paper's equations.
 
-Shares no code with the package but the backbone f (torchvision's) that gives the features.
+It shares no code with the package except the backbone f (torchvision's).
 """
 
 import math
@@ -33,25 +33,25 @@ def embed(
     features: Tensor, state: dict[str, Tensor], prefix: str, groups: int | None, train: bool
 ) -> tuple[list[Tensor], list[list[Tensor]]]:
     """Features (B, N, C) of one view -> z of each image, and the list of z_k of each image."""
-    batch, positions, channels = features.shape
-    pooled = [sum(features[b, n] for n in range(positions)) / positions for b in range(batch)]
+    batch, locations, channels = features.shape
+    pooled = [sum(features[b, n] for n in range(locations)) / locations for b in range(batch)]
     if groups is None:
         return mlp(pooled, state, f"{prefix}project", train), []
     rows = []
     for b in range(batch):
         rows.append(pooled[b])
-        rows.extend(features[b, n] for n in range(positions))
+        rows.extend(features[b, n] for n in range(locations))
     out = mlp(rows, state, f"{prefix}project", train)
-    step = positions + 1
+    step = locations + 1
     z = [out[b * step] for b in range(batch)]
-    regions = []
+    representations = []
     for b in range(batch):
-        heat = [out[b * step + 1 + n] for n in range(positions)]
+        heat = [out[b * step + 1 + n] for n in range(locations)]
         heat = [row / sum(value**2 for value in row) ** 0.5 for row in heat]
         dim = len(heat[0])
         maps = []
         for k in range(dim):
-            exponentials = [torch.exp(heat[n][k]) for n in range(positions)]
+            exponentials = [torch.exp(heat[n][k]) for n in range(locations)]
             maps.append([e / sum(exponentials) for e in exponentials])
         size = channels // groups
         for k in range(1, dim // groups + 1):
@@ -59,10 +59,10 @@ def embed(
             for j in range(1, groups + 1):
                 chosen = maps[(k - 1) * groups + j - 1]
                 part = features[b, :, (j - 1) * size : j * size]
-                parts.append(sum(chosen[n] * part[n] for n in range(positions)))
-            regions.append(torch.cat(parts))
-    flat = mlp(regions, state, f"{prefix}project_aligned", train)
-    each = len(regions) // batch
+                parts.append(sum(chosen[n] * part[n] for n in range(locations)))
+            representations.append(torch.cat(parts))
+    flat = mlp(representations, state, f"{prefix}project_aligned", train)
+    each = len(representations) // batch
     return z, [flat[b * each : (b + 1) * each] for b in range(batch)]
 
 

@@ -1,4 +1,4 @@
-"""The rows of tables 5, 6 and 7: each is a choice of arguments, and does what the paper says."""
+"""The ablations of tables 5, 6 and 7 as settings, against the paper's descriptions."""
 
 import copy
 
@@ -9,7 +9,7 @@ from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.heads import Encoder
-from tests.conftest import small_backbone
+from tests.methods.making import make_method
 from tests.methods.test_byol_lewel_b import views
 
 SIZES = {"dim": 8, "hidden": 12, "aligned_dim": 6, "groups": 2}
@@ -21,27 +21,27 @@ ROWS = {
     "table 5: both, coupled": {},
     "table 6: d 16": {"dim": 16},
     "table 6: extra projector": {"maps": "uniform"},
-    "table 6: without its own p": {"own_projector": False, "aligned_dim": 8},
+    "table 6: without its own p": {"aligned_projector": "shared", "aligned_dim": 8},
     "table 6: random maps": {"maps": "random"},
     "beta 1": {"aligned_weight": 1.0},
     "beta 1, random": {"aligned_weight": 1.0, "maps": "random"},
-    "beta 1, shared p": {"aligned_weight": 1.0, "own_projector": False, "aligned_dim": 8},
+    "beta 1, shared p": {"aligned_weight": 1.0, "aligned_projector": "shared", "aligned_dim": 8},
     "beta 0.3": {"aligned_weight": 0.3},
     "c 3": {"aligned_dim": 3},
     "h 1": {"groups": 1},
     "h 8": {"groups": 8},
-    "without head norm": {"head_norm": False},
+    "without head norm": {"norm": "none"},
 }
 
 
 def make(kind: type, **extra: object) -> LewelB | LewelM:
     own = QUEUE if kind is LewelM else {}
-    return kind(small_backbone(), **{**SIZES, **own, **extra}).train()
+    return make_method(kind, **{**SIZES, **own, **extra}).train()
 
 
 @pytest.mark.parametrize("kind", [LewelB, LewelM])
 @pytest.mark.parametrize("row", ROWS)
-def test_every_row_learns_with_all_that_it_builds(kind: type, row: str) -> None:
+def test_every_row_trains_all_its_parameters(kind: type, row: str) -> None:
     method = make(kind, **ROWS[row])
     step = method(views(4, torch.float32))
     step.loss.backward()
@@ -60,10 +60,10 @@ def test_each_choice_of_maps_builds_its_own_head() -> None:
     assert parts(maps="separate") == {"project", "project_aligned", "project_maps"}
     assert parts(maps="separate", aligned_weight=1.0) == {"project_aligned", "project_maps"}
     assert parts(maps="random", aligned_weight=1.0) == {"project_aligned"}
-    assert parts(own_projector=False, aligned_dim=8) == {"project"}
+    assert parts(aligned_projector="shared", aligned_dim=8) == {"project"}
 
 
-def test_a_separate_map_head_leaves_g_to_the_pooled_features() -> None:
+def test_with_separate_maps_g_projects_only_pooled_features() -> None:
     method = make(LewelM, maps="separate").double().eval()
     features = torch.randn(3, 4, 64, dtype=torch.float64)
     head = method.student.head
@@ -73,8 +73,8 @@ def test_a_separate_map_head_leaves_g_to_the_pooled_features() -> None:
     assert torch.allclose(out.maps, scores.softmax(1).transpose(1, 2))
 
 
-def test_without_its_own_p_g_projects_what_the_maps_gather() -> None:
-    method = make(LewelM, own_projector=False, aligned_dim=8, groups=1).double().eval()
+def test_without_its_own_p_g_projects_the_aggregated_features() -> None:
+    method = make(LewelM, aligned_projector="shared", aligned_dim=8, groups=1).double().eval()
     features = torch.randn(3, 4, 64, dtype=torch.float64)
     out = method.student.head(features)
     assert torch.allclose(out.aligned, method.student.head.project(out.maps @ features), atol=1e-10)
@@ -125,7 +125,7 @@ def test_table_5s_first_row_is_moco_v2() -> None:
     torch.manual_seed(1)
     lewel = make(LewelM, aligned_weight=0.0, maps="separate")
     torch.manual_seed(1)
-    moco = MoCoV2(small_backbone(), dim=8, hidden=12, **QUEUE).train()
+    moco = make_method(MoCoV2, dim=8, hidden=12, **QUEUE).train()
     assert lewel.state_dict().keys() == moco.state_dict().keys()
     moco.load_state_dict(copy.deepcopy(lewel.state_dict()))
     images = views(4, torch.float32)

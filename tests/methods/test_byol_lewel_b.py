@@ -1,4 +1,4 @@
-"""The methods against slow float64 references, and the properties that make them what they are."""
+"""BYOL and LEWEL_B against slow float64 references, and their properties."""
 
 import copy
 
@@ -7,7 +7,8 @@ import torch
 
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
-from tests.conftest import randomise_statistics, small_backbone
+from tests.conftest import randomise_statistics
+from tests.methods.making import make_method
 from tests.methods.reference import direction
 
 SIZES = {"dim": 8, "hidden": 12}
@@ -19,7 +20,7 @@ def views(batch: int = 3, dtype: torch.dtype = torch.float64) -> list[torch.Tens
 
 
 def lewel_b(beta: float, **extra: object) -> LewelB:
-    return LewelB(small_backbone(), **SIZES, **ALIGNED, aligned_weight=beta, **extra)
+    return make_method(LewelB, **SIZES, **ALIGNED, aligned_weight=beta, **extra)
 
 
 def perturbed(method: torch.nn.Module) -> torch.nn.Module:
@@ -34,7 +35,7 @@ def perturbed(method: torch.nn.Module) -> torch.nn.Module:
 
 @pytest.mark.parametrize("beta", [None, 0.5, 0.25, 1.0])
 def test_loss_and_gradient_equal_the_slow_reference(beta: float | None) -> None:
-    method = perturbed(BYOL(small_backbone(), **SIZES) if beta is None else lewel_b(beta))
+    method = perturbed(make_method(BYOL, **SIZES) if beta is None else lewel_b(beta))
     images = views()
     groups = None if beta is None else 2
     twin = copy.deepcopy(method)
@@ -81,7 +82,7 @@ def test_lewel_b_with_beta_0_is_byol_bit_for_bit() -> None:
     torch.manual_seed(3)
     ours = lewel_b(0.0)
     torch.manual_seed(3)
-    byol = BYOL(small_backbone(), **SIZES)
+    byol = make_method(BYOL, **SIZES)
     assert ours.state_dict().keys() == byol.state_dict().keys()
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (ours, byol)]
     for step in range(3):

@@ -1,4 +1,4 @@
-"""LEWEL_M and MoCo v2 against slow float64 references, and what makes them what they are."""
+"""LEWEL_M and MoCo v2 against slow float64 references, and their properties."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.heads import Embeddings
 from lewel.nn.norm import normalise_in_groups
-from tests.conftest import small_backbone
+from tests.methods.making import make_method
 from tests.methods.reference import embed
 from tests.methods.test_byol_lewel_b import perturbed, views
 
@@ -19,11 +19,11 @@ ALIGNED = {"aligned_dim": 6, "groups": 2}
 
 
 def lewel_m(beta: float, **extra: object) -> LewelM:
-    return LewelM(small_backbone(), **{**SIZES, **ALIGNED, "aligned_weight": beta, **extra})
+    return make_method(LewelM, **{**SIZES, **ALIGNED, "aligned_weight": beta, **extra})
 
 
 def moco_v2(**extra: object) -> MoCoV2:
-    return MoCoV2(small_backbone(), **{**SIZES, **extra})
+    return make_method(MoCoV2, **{**SIZES, **extra})
 
 
 def slow_info_nce(query: torch.Tensor, key: torch.Tensor, others: list[torch.Tensor]) -> object:
@@ -104,10 +104,10 @@ def test_at_collapse_the_loss_is_log_1_plus_k() -> None:
     method.queue.keys.fill_(1 / math.sqrt(8))
     step = method.train()(views(4, torch.float32))
     assert step.loss.item() == pytest.approx(math.log(1 + 10), abs=1e-5)
-    assert step.logs["spread"].item() == pytest.approx(0.0, abs=1e-3)
+    assert step.logs["embedding_std"].item() == pytest.approx(0.0, abs=1e-3)
 
 
-def test_the_queue_takes_the_keys_after_the_loss_as_a_ring() -> None:
+def test_keys_are_enqueued_after_the_loss_in_a_ring_buffer() -> None:
     method = moco_v2().train()
     before = method.queue.keys.clone()
     for number in range(3):
@@ -126,7 +126,7 @@ def test_the_queue_takes_the_keys_after_the_loss_as_a_ring() -> None:
 def test_no_negative_comes_from_the_same_image() -> None:
     method = lewel_m(1.0)
     query, key = torch.randn(2, 4, 6), torch.randn(2, 4, 6, requires_grad=True)
-    query[0, 1:] = query[1] = 0  # only map 0 of image 0 asks, the rest is similar to nothing
+    query[0, 1:] = query[1] = 0  # only map 0 of image 0 is a query, the rest has similarity 0
     method.aligned_loss(Embeddings(query[:, 0], query), Embeddings(key[:, 0], key)).backward()
     assert (key.grad[0, 0] != 0).all()  # its positive
     assert (key.grad[0, 1:] == 0).all()  # the other maps of its image are no negatives
@@ -157,9 +157,9 @@ def test_grouped_batch_norm_is_batch_norm_of_each_group() -> None:
     means = []
     parts = []
     for part in images.chunk(2):
-        fresh = copy.deepcopy(norm)
-        parts.append(fresh(part))
-        means.append(fresh.running_mean)
+        own = copy.deepcopy(norm)
+        parts.append(own(part))
+        means.append(own.running_mean)
     assert torch.allclose(grouped(images), torch.cat(parts), atol=1e-12)
     assert torch.allclose(grouped.running_mean, sum(means) / 2, atol=1e-12)
     assert grouped.num_batches_tracked == 1

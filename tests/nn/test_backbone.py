@@ -1,4 +1,4 @@
-"""Backbones are torchvision's own, and tokens are what it pools."""
+"""ResNet backbones equal torchvision's, and their tokens are its features before pooling."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The perceptron whose norm is folded away against the plain one, in training and evaluation."""
+"""The MLP with a folded norm against the plain one, in training and evaluation."""
 
 import copy
 
@@ -63,7 +63,7 @@ def test_the_loss(training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_what_maps_gather(training: bool) -> None:
+def test_aggregated_features(training: bool) -> None:
     folding, plain = (mlp.train(training) for mlp in folding_and_plain(16, 24, 3))
     one, two = twins(6, 2, 16)
     scores, others = twins(6, 2, 16)

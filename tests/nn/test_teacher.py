@@ -1,35 +1,35 @@
-"""The teacher follows the student and is never trained."""
+"""The teacher: moving averages of the student, without gradients."""
 
 import pytest
 import torch
 from torch import nn
 
-from lewel.nn.heads import CoupledHead, Encoder, GlobalHead
-from lewel.nn.teacher import Teacher
+from lewel.nn.heads import AlignedHeadSpec, CoupledHead, Encoder, GlobalHead, HeadSpec
+from lewel.nn.teacher import Teacher, TeacherSpec
 from tests.conftest import randomise_statistics, small_backbone
 
 
 def encoder() -> Encoder:
-    return Encoder(small_backbone(), GlobalHead(64, 12, 8))
+    return Encoder(small_backbone(), GlobalHead(64, HeadSpec(8, 12)))
 
 
 def test_an_eman_teacher_stays_in_eval_after_train() -> None:
-    teacher = Teacher(encoder(), "eman")
+    teacher = Teacher(encoder(), TeacherSpec("eman"))
     outer = nn.ModuleDict({"teacher": teacher}).train()
     assert outer.training
     assert not any(module.training for module in teacher.modules())
 
 
 def test_an_ema_teacher_normalises_with_its_own_batches() -> None:
-    teacher = Teacher(encoder(), "ema").train()
+    teacher = Teacher(encoder(), TeacherSpec("ema")).train()
     images = torch.randn(4, 3, 16, 16)
     before = teacher.network.backbone.net.bn1.running_mean.clone()
     teacher(images)
     assert not torch.equal(before, teacher.network.backbone.net.bn1.running_mean)
 
 
-def test_eman_starts_with_untrained_statistics() -> None:
-    buffers = dict(Teacher(encoder(), "eman").network.named_buffers())
+def test_eman_starts_with_initial_statistics() -> None:
+    buffers = dict(Teacher(encoder(), TeacherSpec("eman")).network.named_buffers())
     assert all((b == 0).all() for n, b in buffers.items() if n.endswith("running_mean"))
     assert all((b == 1).all() for n, b in buffers.items() if n.endswith("running_var"))
 
@@ -37,7 +37,7 @@ def test_eman_starts_with_untrained_statistics() -> None:
 @pytest.mark.parametrize("statistics", ["ema", "eman"])
 def test_the_update_is_the_moving_average(statistics: str) -> None:
     student = encoder().double()
-    teacher = Teacher(student, statistics)
+    teacher = Teacher(student, TeacherSpec(statistics))
     randomise_statistics(student)
     with torch.no_grad():
         for parameter in student.parameters():
@@ -58,8 +58,8 @@ def test_the_update_is_the_moving_average(statistics: str) -> None:
 
 
 def test_one_pass_over_both_views_equals_two() -> None:
-    head = CoupledHead(64, 12, 8, aligned_dim=6, groups=2)
-    teacher = Teacher(Encoder(small_backbone(), head), "eman").double()
+    head = CoupledHead(64, AlignedHeadSpec(8, 12, "batch", aligned_dim=6, groups=2))
+    teacher = Teacher(Encoder(small_backbone(), head), TeacherSpec("eman")).double()
     randomise_statistics(teacher)
     views = [torch.randn(3, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
     for together, view in zip(teacher(*views), views, strict=True):
@@ -69,7 +69,7 @@ def test_one_pass_over_both_views_equals_two() -> None:
 
 def test_momentum_one_never_moves_and_zero_copies() -> None:
     student = encoder()
-    teacher = Teacher(student, "eman")
+    teacher = Teacher(student, TeacherSpec("eman"))
     with torch.no_grad():
         student.head.project.first.weight.add_(1)
     before = teacher.network.head.project.first.weight.clone()

@@ -4,10 +4,10 @@ import pytest
 import timm
 import torch
 
-from lewel.backbones import build_backbone, plain
-from lewel.build import build_method
-from lewel.config import resolve
+from lewel.config.build import build_method
+from lewel.config.pretrain import resolve
 from lewel.errors import UserError
+from lewel.interop.backbones import build_backbone, plain
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.methods.lewel_m import LewelM
@@ -15,6 +15,7 @@ from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.backbone import RESNETS, TimmBackbone, build_timm, exports_of
 from lewel.nn.norm import synchronise
 from lewel.optim.groups import parameter_groups
+from tests.methods.making import make_method
 
 METHODS = {
     "byol": (BYOL, {}),
@@ -29,10 +30,10 @@ METHODS = {
     ("name", "size"),
     [("timm/vit_tiny_patch16_224", 32), ("timm/convnext_atto", 64), ("resnet50", 64)],
 )
-def test_every_method_takes_real_steps_with_it(name: str, size: int, method: str) -> None:
+def test_every_method_trains_with_it(name: str, size: int, method: str) -> None:
     kind, extra = METHODS[method]
     backbone = build_backbone(name, "imagenet", 64, size)
-    made = kind(backbone, dim=8, hidden=16, **extra).train()
+    made = make_method(kind, backbone, dim=8, hidden=16, **extra).train()
     optimizer = torch.optim.SGD(parameter_groups(made, 1e-4, True), lr=0.05)
     images = [torch.randn(4, 3, size, size) for _ in range(2)]
     before = {n: p.clone() for n, p in made.student.named_parameters()}
@@ -69,7 +70,7 @@ def test_tokens_are_timms_own_features(name: str, size: int) -> None:
         plain = timm.create_model(name, num_classes=0, global_pool="", **_size_for(net, size))
         plain.load_state_dict(net.state_dict())
         features = plain.eval()(images)
-    assert tokens.shape == (2, backbone.positions(size), backbone.channels)
+    assert tokens.shape == (2, backbone.locations(size), backbone.channels)
     if name.startswith("vit"):
         features = features[:, 1:]  # without the class token
     elif name.startswith("swin"):
@@ -98,7 +99,7 @@ def test_networks_that_cannot_be_read_as_tokens_are_refused() -> None:
     with pytest.raises(UserError, match="cannot be built without its pooling"):
         build_backbone("timm/deit_tiny_distilled_patch16_224", "imagenet", 64, 224)
     config = resolve({}, {"backbone": "timm/xcit_nano_12_p16_224", "batch_size": 8})
-    with pytest.raises(UserError, match="no square of positions"):
+    with pytest.raises(UserError, match="form no square grid"):
         build_method(config, images=100)
 
 
@@ -125,7 +126,7 @@ def test_scales_and_biases_of_timms_layers_are_not_decayed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
         ("resnet51", "Did you mean resnet50"),
         ("timm/vit_tiny_patch16_225", "Did you mean vit_tiny_patch16_224"),
@@ -133,8 +134,8 @@ def test_scales_and_biases_of_timms_layers_are_not_decayed(name: str) -> None:
         ("torchvision/resnet50", "timm/NAME"),
     ],
 )
-def test_unknown_networks_are_named_with_their_neighbours(name: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_unknown_networks_get_a_suggestion(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         build_backbone(name, "imagenet", 64, 64)
 
 
@@ -143,7 +144,7 @@ def test_stem_and_width_are_for_resnets() -> None:
         build_backbone("timm/convnext_atto", "small", 64, 64)
 
 
-def test_what_can_be_exported_is_known() -> None:
+def test_the_formats_of_a_backbone() -> None:
     assert "detectron2" in exports_of("resnet50", "imagenet", 64)
     assert exports_of("resnet50", "small", 64) == ("onnx", "torch-export")
     assert "torchvision" not in exports_of("timm/convnext_atto", "imagenet", 64)

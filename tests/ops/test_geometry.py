@@ -1,11 +1,11 @@
-"""Crops and flips undone: what a view shows comes back to its place in the image."""
+"""Warping from view to image coordinates inverts crops and flips."""
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lewel.data.views import DISTORTION_SIZE, ViewDraw, crop_view
+from lewel.data.views.crop import PHOTOMETRIC_SIZE, ViewDraw, crop_view
 from lewel.ops.geometry import warp_to_image
 
 CELLS = 48
@@ -24,14 +24,14 @@ def dots(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int, int], t
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(dots(), st.booleans(), st.integers(16, 40))
-def test_a_dot_comes_back_to_its_place_through_crop_and_flip(
+def test_a_dot_is_warped_back_through_crop_and_flip(
     where: tuple[tuple[int, int], tuple[int, int, int, int], tuple[int, int]], flip: bool, size: int
 ) -> None:
     (height, width), box, (y, x) = where
     image = torch.zeros(3, height, width, dtype=torch.uint8)
     image[:, y, x] = 255
-    draw = ViewDraw(box, flip, np.zeros(DISTORTION_SIZE, np.float32))
-    view = crop_view(image, draw, size)  # the very crop of the training path
+    draw = ViewDraw(box, flip, np.zeros(PHOTOMETRIC_SIZE, np.float32))
+    view = crop_view(image, draw, size)  # the crop of the training path
     warped, shown = warp_to_image(
         view[None, :1].float(),
         torch.tensor([box]),
@@ -61,7 +61,7 @@ def test_a_small_map_by_hand() -> None:
     left_half = torch.tensor([[0, 0, 8, 4]])
     sizes = torch.tensor([[8, 8]])
     # Four cells a side: the left two columns lie at a quarter and three quarters of the view,
-    # which are the centres of its positions; rows lie at 1/8, 3/8, 5/8, 7/8.
+    # which are the centres of its locations; rows lie at 1/8, 3/8, 5/8, 7/8.
     for flip, columns in ((False, [1.0, 2.0]), (True, [2.0, 1.0])):
         warped, shown = warp_to_image(maps, left_half, torch.tensor([flip]), sizes, 4)
         expected = np.array([0.0, 0.5, 1.5, 2.0])[:, None] + np.array(columns)

@@ -1,4 +1,4 @@
-"""Perceptrons in parts against autograd on the whole, and against finite differences."""
+"""Chunked perceptrons against autograd on the whole, and against finite differences."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from lewel.ops import perceptron
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts so small that there are several, the last one shorter."""
+    """Chunks so small that there are several, the last one shorter."""
     monkeypatch.setattr(perceptron, "_PART", 60)
 
 

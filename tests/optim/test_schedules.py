@@ -13,7 +13,7 @@ def test_cosine_goes_from_start_to_end() -> None:
     assert cosine(2.0, 1.0, 1.0) == pytest.approx(1.0)
 
 
-def test_the_rate_warms_up_linearly_and_falls_to_zero() -> None:
+def test_the_learning_rate_warms_up_linearly_and_falls_to_zero() -> None:
     def rate(progress: float) -> float:
         return learning_rate(0.4, progress, warmup=0.1, schedule="cosine")
 
@@ -25,7 +25,7 @@ def test_the_rate_warms_up_linearly_and_falls_to_zero() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_the_rate_stays_between_zero_and_the_peak(progress: float, warmup: float) -> None:
+def test_the_learning_rate_stays_between_zero_and_the_peak(progress: float, warmup: float) -> None:
     for schedule in ("constant", "cosine"):
         value = learning_rate(3.0, progress, warmup=warmup, schedule=schedule)
         assert -1e-12 <= value <= 3.0 + 1e-12
@@ -37,7 +37,7 @@ def test_the_teachers_momentum_rises_to_one() -> None:
     assert teacher_momentum(0.98, 0.7, "constant") == 0.98
 
 
-def test_poly_falls_to_the_lowest_rate() -> None:
+def test_poly_falls_to_the_lowest_learning_rate() -> None:
     assert poly(0.01, 0.0, 0.9, 1e-4) == pytest.approx(0.01)
     assert poly(0.01, 1.0, 0.9, 1e-4) == pytest.approx(1e-4)
     assert poly(0.01, 0.5, 0.9, 1e-4) == pytest.approx(1e-4 + 0.0099 * 0.535886731)

@@ -5,8 +5,8 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
 
-from lewel.data import augment
-from lewel.data.views import (
+from lewel.data.views import augment
+from lewel.data.views.crop import (
     BLUR_SIGMA,
     BRIGHTNESS,
     CONTRAST,
@@ -32,7 +32,7 @@ OPERATIONS = {
 
 
 def images_of(kind: str, batch: int, height: int = 17, width: int = 22) -> torch.Tensor:
-    """Float images (B, 3, H, W) of a kind that an operation might trip over."""
+    """Float images (B, 3, H, W) with edge cases of the operations."""
     draw = torch.Generator().manual_seed(height * width)
     random = torch.rand(batch, 3, height, width, generator=draw)
     match kind:
@@ -105,7 +105,7 @@ def test_blur_kernel_is_a_tenth_of_the_image(size: int, kernel_size: int) -> Non
 
 
 def one_by_one(pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """What `distort` must equal: torchvision's operations on one sample after the other."""
+    """The reference of `augment_colours`: torchvision's operations, sample by sample."""
     results = []
     for image, draw in zip(pixels, draws, strict=True):
         x = reference.to_dtype(image, torch.float32, scale=True)
@@ -137,65 +137,65 @@ RECIPES = {
 
 def batch_of(recipe: ViewRecipe, batch: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     pixels = generator(0, size).integers(0, 256, (batch, 3, size, size), dtype=np.uint8)
-    draws = [draw_view(recipe, size, size, generator(1, i)).distortion for i in range(batch)]
+    draws = [draw_view(recipe, size, size, generator(1, i)).photometric for i in range(batch)]
     return torch.from_numpy(pixels), torch.from_numpy(np.stack(draws))
 
 
 @pytest.mark.parametrize("size", [8, 33, 64])
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_distort(recipe: ViewRecipe, size: int) -> None:
+def test_augment_colours(recipe: ViewRecipe, size: int) -> None:
     pixels, draws = batch_of(recipe, 48, size)
     before = pixels.clone()
-    got = augment.distort(pixels, draws, MEAN, STD)
-    # Solarising is continuous but a jittered pixel's rounding is divided by the deviation.
+    got = augment.augment_colours(pixels, draws, MEAN, STD)
+    # Rounding errors are divided by the standard deviation.
     torch.testing.assert_close(got, one_by_one(pixels, draws), rtol=0, atol=TOLERANCE / min(STD))
     assert torch.equal(pixels, before)
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_distort_at_full_size(recipe: ViewRecipe) -> None:
+def test_augment_colours_at_full_size(recipe: ViewRecipe) -> None:
     pixels, draws = batch_of(recipe, 6, 224)
-    got = augment.distort(pixels, draws, MEAN, STD)
+    got = augment.augment_colours(pixels, draws, MEAN, STD)
     torch.testing.assert_close(got, one_by_one(pixels, draws), rtol=0, atol=TOLERANCE / min(STD))
     assert got.is_contiguous()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_distort_on_a_gpu() -> None:
+def test_augment_colours_on_a_gpu() -> None:
     pixels, draws = batch_of(RECIPES["byol second"], 48, 64)
-    got = augment.distort(pixels.cuda(), draws, MEAN, STD)
+    got = augment.augment_colours(pixels.cuda(), draws, MEAN, STD)
     assert got.is_cuda
-    expected = augment.distort(pixels, draws, MEAN, STD)
+    expected = augment.augment_colours(pixels, draws, MEAN, STD)
     torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=1e-4)
 
 
-def test_distort_of_both_views_at_once() -> None:
+def test_augment_colours_of_both_views_at_once() -> None:
     first, second = (batch_of(RECIPES[name], 12, 32) for name in ("byol first", "byol second"))
     pixels, draws = (torch.cat(pair) for pair in zip(first, second, strict=True))
-    parts = [augment.distort(*part, MEAN, STD) for part in (first, second)]
-    assert torch.equal(augment.distort(pixels, draws, MEAN, STD), torch.cat(parts))
+    parts = [augment.augment_colours(*part, MEAN, STD) for part in (first, second)]
+    assert torch.equal(augment.augment_colours(pixels, draws, MEAN, STD), torch.cat(parts))
 
 
 @pytest.mark.parametrize("size", [64, 224])
 def test_a_sample_does_not_depend_on_its_batch(size: int) -> None:
     pixels, draws = batch_of(RECIPES["byol first"], 8, size)
-    whole = augment.distort(pixels, draws, MEAN, STD)
+    whole = augment.augment_colours(pixels, draws, MEAN, STD)
     places = [slice(0, 3), slice(3, 4), slice(4, 8)]
-    parts = [augment.distort(pixels[i], draws[i], MEAN, STD) for i in places]
+    parts = [augment.augment_colours(pixels[i], draws[i], MEAN, STD) for i in places]
     assert torch.equal(whole, torch.cat(parts))
 
 
 @pytest.mark.parametrize("size", [32, 224])
-def test_distort_ignores_memory_layout_and_autocast(size: int) -> None:
+def test_augment_colours_ignores_memory_layout_and_autocast(size: int) -> None:
     pixels, draws = batch_of(RECIPES["byol first"], 6, size)
-    expected = augment.distort(pixels, draws, MEAN, STD)
+    expected = augment.augment_colours(pixels, draws, MEAN, STD)
     interleaved = pixels.contiguous(memory_format=torch.channels_last)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = augment.distort(interleaved, draws, MEAN, STD)
+        got = augment.augment_colours(interleaved, draws, MEAN, STD)
     assert got.dtype == torch.float32
     assert torch.equal(got, expected)
 
 
-def test_distort_of_no_images() -> None:
+def test_augment_colours_of_no_images() -> None:
     pixels, draws = batch_of(RECIPES["byol first"], 2, 32)
-    assert augment.distort(pixels[:0], draws[:0], MEAN, STD).shape == (0, 3, 32, 32)
+    assert augment.augment_colours(pixels[:0], draws[:0], MEAN, STD).shape == (0, 3, 32, 32)

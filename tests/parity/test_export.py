@@ -1,4 +1,4 @@
-"""The lines that an export prints, pasted, give our features in torchvision, timm and others."""
+"""The loading code that an export prints gives our features in torchvision, timm and others."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 import timm
 import torch
 
-from lewel.backbones import build_backbone, plain
-from lewel.cli import run
+from lewel.cli.main import run
+from lewel.interop.backbones import build_backbone, plain
 from lewel.nn.backbone import RESNETS, build_resnet, exports_of
 from tests.conftest import randomise_statistics
 
 
 def paste(printed: str, **given: Any) -> dict[str, Any]:
-    """The names that the printed lines define."""
+    """Run the printed lines; returns the names that they define."""
     lines = printed.split("load it:\n")[1].splitlines()
     exec("\n".join(line.strip() for line in lines), given)
     return given
@@ -32,7 +32,7 @@ def paste(printed: str, **given: Any) -> dict[str, Any]:
         ("timm/vit_tiny_patch16_224", "torch-export", 32),
     ],
 )
-def test_the_printed_lines_load_what_was_exported(
+def test_the_printed_lines_load_the_export(
     name: str, to: str, size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net = plain(build_backbone(name, "imagenet", 64, size)).eval()
@@ -54,7 +54,7 @@ def test_the_printed_lines_load_what_was_exported(
 
 
 @pytest.mark.parametrize("name", RESNETS)
-def test_others_can_build_what_we_say_they_can(name: str) -> None:
+def test_other_libraries_can_build_the_exports_of(name: str) -> None:
     with torch.device("meta"):
         ours = {n: v.shape for n, v in build_resnet(name).state_dict().items()}
         if name != "resnet10":

@@ -1,4 +1,4 @@
-"""The dilated FCN against torchvision's dilated ResNet, a head made by hand, and timm."""
+"""The dilated FCN against torchvision's dilated ResNet, a head written out, and timm."""
 
 import timm
 import torch
@@ -6,10 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 from torchvision import models
 
-from lewel.methods.segmenter import Segmenter, enlarge, pixel_loss
 from lewel.nn.backbone import ResNetBackbone, TimmBackbone, build_resnet, build_timm
-from lewel.nn.dense import DenseFeatures, DenseResNet, DenseTimm
-from lewel.nn.fcn import FCNHead
+from lewel.transfer.dilation import DenseFeatures, DenseResNet, DenseTimm
+from lewel.transfer.fcn import FCN, FCNHead, enlarge, pixel_loss
 from tests.conftest import randomise_statistics
 
 
@@ -32,8 +31,8 @@ def test_the_dilated_resnet_is_torchvisions() -> None:
     assert ours.stride == 8 and last.shape[2:] == (9, 8)
 
 
-def check_same_at_the_plain_positions(stem: str, step: int, stride: int) -> None:
-    """A dilated network is the plain one on a finer grid."""
+def check_same_at_the_undilated_locations(stem: str, step: int, stride: int) -> None:
+    """At the locations of the undilated network the features are the same."""
     plain = build_resnet("resnet18", stem=stem, width=8)  # type: ignore[arg-type]
     randomise_statistics(plain)
     images = torch.randn(1, 3, 96, 64)
@@ -49,12 +48,12 @@ def check_same_at_the_plain_positions(stem: str, step: int, stride: int) -> None
 
 
 def test_stems_are_dilated_only_as_far_as_they_need() -> None:
-    check_same_at_the_plain_positions("imagenet", 4, 8)
-    check_same_at_the_plain_positions("medium", 2, 8)
-    check_same_at_the_plain_positions("small", 1, 8)
+    check_same_at_the_undilated_locations("imagenet", 4, 8)
+    check_same_at_the_undilated_locations("medium", 2, 8)
+    check_same_at_the_undilated_locations("small", 1, 8)
 
 
-def test_the_head_is_the_fields() -> None:
+def test_the_head_is_mmsegmentations() -> None:
     head = FCNHead(6, 4, 3, convolutions=2, joins=True).eval()
     randomise_statistics(head)
     weights = head.state_dict()
@@ -107,7 +106,7 @@ class Known(DenseFeatures):
 
 
 def test_the_auxiliary_head_adds_two_fifths_of_its_loss() -> None:
-    model = Segmenter(Known(), 3, channels=4, auxiliary_channels=5).eval()
+    model = FCN(Known(), 3, channels=4, auxiliary_channels=5).eval()
     images, masks = torch.randn(2, 3, 24, 24), torch.randint(3, (2, 24, 24))
     main = pixel_loss(enlarge(model.head(model.features.last), images), masks)
     other = pixel_loss(enlarge(model.auxiliary(model.features.third), images), masks)

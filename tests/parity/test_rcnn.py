@@ -15,11 +15,12 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from lewel.losses.detection import mask_loss, mask_targets, region_losses
-from lewel.methods.detector import Detector, Settings, c4_detector, fpn_detector
+from lewel.losses.detection import mask_loss, mask_targets, roi_losses
 from lewel.nn.backbone import ResNetBackbone, Stem, build_resnet
-from lewel.nn.pyramid import Fpn, resnet_stride
-from lewel.nn.rcnn import Anchors, RoIPool
+from lewel.transfer.faster_rcnn import Detector, Settings, c4_detector, fpn_detector
+from lewel.transfer.fpn import Fpn, resnet_stride
+from lewel.transfer.roi import RoIPool
+from lewel.transfer.rpn import Anchors
 from tests.conftest import randomise_statistics
 
 THEIRS = Settings(rois=24, anchors=32, score=0.0, aligned=False, samples=2, beta=1 / 9)
@@ -53,7 +54,7 @@ def scene() -> tuple[Tensor, list[dict[str, Tensor]]]:
 
 
 def lively(model: Detector) -> Detector:
-    """With weights and statistics that a mistake would show."""
+    """With random weights and statistics, so that errors show."""
     randomise_statistics(model)
     for layer in (model.regions.box_predictor.cls_score, model.regions.box_predictor.bbox_pred):
         nn.init.normal_(layer.weight, std=0.1)
@@ -72,7 +73,7 @@ def of_theirs(
 
 
 def compare(ours: Detector, theirs: nn.Module, masks: bool) -> None:
-    """Every loss, and what is found with a threshold of 0."""
+    """Compare every loss, and the detections with a score threshold of 0."""
     images, targets = scene()
     ours.train(), theirs.train()
     torch.manual_seed(5)
@@ -197,14 +198,14 @@ def test_anchors_keep_their_stride_where_a_map_is_rounded_up() -> None:
 
 
 def test_aligned_pooling_by_hand() -> None:
-    ramp = torch.arange(8.0).expand(1, 1, 8, 8)  # each position's value is its column
+    ramp = torch.arange(8.0).expand(1, 1, 8, 8)  # each location's value is its column
     box = [torch.tensor([[4.0, 4.0, 12.0, 12.0]])]  # columns 1 to 3, edge to edge
     for aligned, expected in ((True, [1.0, 2.0]), (False, [1.5, 2.5])):
         pooled = RoIPool(2, [4], aligned=aligned, samples=1)({"0": ramp}, box)
         assert torch.allclose(pooled[0, 0], torch.tensor([expected, expected]))
 
 
-def test_regions_go_to_the_map_of_their_size() -> None:
+def test_rois_are_assigned_to_the_level_of_their_size() -> None:
     maps = {str(n): torch.full((2, 1, 64 // 2**n, 64 // 2**n), float(n)) for n in range(5)}
     boxes = [
         torch.tensor([[0.0, 0, 250, 250], [0, 0, 20, 20]]),
@@ -215,14 +216,14 @@ def test_regions_go_to_the_map_of_their_size() -> None:
     assert pooled.flatten().tolist() == [2.0, 0.0, 1.0, 2.0]
 
 
-def test_region_losses_by_hand() -> None:
+def test_roi_losses_by_hand() -> None:
     scores = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     deltas = torch.tensor([[9.0, 9, 9, 9, 1, 2, 0, 0], [9.0, 9, 9, 9, 9, 9, 9, 9]])
-    labels, truth = torch.tensor([1, 0]), torch.tensor([[0.0, 0, 0.05, 0], [5.0, 5, 5, 5]])
-    kind, plain = region_losses(scores, deltas, labels, truth, 0.0)
+    labels, targets = torch.tensor([1, 0]), torch.tensor([[0.0, 0, 0.05, 0], [5.0, 5, 5, 5]])
+    kind, plain = roi_losses(scores, deltas, labels, targets, 0.0)
     assert kind.item() == pytest.approx(0.693147, abs=1e-6)
     assert plain.item() == pytest.approx((1 + 2 + 0.05) / 2)
-    _, smooth = region_losses(scores, deltas, labels, truth, 1 / 9)
+    _, smooth = roi_losses(scores, deltas, labels, targets, 1 / 9)
     assert smooth.item() == pytest.approx((1 - 1 / 18 + 2 - 1 / 18 + 0.05**2 * 4.5) / 2)
 
 
@@ -246,14 +247,14 @@ def test_proposal_losses_by_hand() -> None:
         ResNetBackbone(build_resnet("resnet10", stem="small", width=8)), 1, False, 8, settings
     )
     deltas = torch.tensor([[1.0, 0, 0, 0], [7.0, 7, 7, 7]])
-    things, boxes = model.proposals.compute_loss(
+    objects, boxes = model.proposals.compute_loss(
         torch.zeros(2, 1), deltas, [torch.tensor([1.0, 0.0])], [torch.zeros(2, 4)]
     )
-    assert things.item() == pytest.approx(0.693147, abs=1e-6)
+    assert objects.item() == pytest.approx(0.693147, abs=1e-6)
     assert boxes.item() == pytest.approx(1 / 2)
 
 
-def test_the_extra_norm_has_no_relu_and_all_norms_learn() -> None:
+def test_the_extra_norm_has_no_relu_and_all_norms_are_trained() -> None:
     model = c4_detector(
         ResNetBackbone(build_resnet("resnet10", stem="small", width=8)), 2, True, 8, Settings()
     ).train()
@@ -265,7 +266,7 @@ def test_the_extra_norm_has_no_relu_and_all_norms_learn() -> None:
     assert all(m.training and m.weight.requires_grad and m.track_running_stats for m in norms)
 
 
-def test_strides_follow_the_stem() -> None:
+def test_strides_depend_on_the_stem() -> None:
     for stem, first in (("imagenet", 4), ("medium", 2), ("small", 1)):
         body = Fpn(ResNetBackbone(build_resnet("resnet10", stem=stem, width=8)), 16).eval()
         assert body.strides == tuple(first * 2**n for n in range(5))

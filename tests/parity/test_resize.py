@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from lewel.data.views import DISTORTION_SIZE, ViewDraw, crop_view
+from lewel.data.views.crop import PHOTOMETRIC_SIZE, ViewDraw, crop_view
 from lewel.ops.randomness import generator
 
 SIZES = [
@@ -22,7 +22,7 @@ SIZES = [
     (224, 97),
     (640, 480),
     (65, 64),
-    # where torch's own uint8 kernel was seen to be two grey levels from Pillow's
+    # sizes at which torch's uint8 kernel differs from Pillow's by two grey levels
     (280, 280),
     (192, 280),
     (176, 238),
@@ -50,7 +50,7 @@ def our_view(
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     if planar:
         image = image.contiguous()
-    view = crop_view(image, ViewDraw(box, flip, np.zeros(DISTORTION_SIZE, np.float32)), size)
+    view = crop_view(image, ViewDraw(box, flip, np.zeros(PHOTOMETRIC_SIZE, np.float32)), size)
     assert view.dtype == torch.uint8
     assert view.shape == (3, size, size)
     return view.permute(1, 2, 0).numpy().astype(np.float64)

@@ -1,4 +1,4 @@
-"""Memory that is freed and taken again is not fetched from the system again."""
+"""Freed memory is reused without page faults."""
 
 import os
 import platform
@@ -22,12 +22,12 @@ print(int(kept), min(faults() for _ in range(3)))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_a_second_tensor_takes_the_place_of_the_first() -> None:
+def test_freed_memory_is_reused() -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     for more, kept in (({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)):
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT], env={**plain, **more}, capture_output=True, text=True
         )
-        said, faults = map(int, done.stdout.split())
-        assert bool(said) is kept, done.stderr
+        accepted, faults = map(int, done.stdout.split())
+        assert bool(accepted) is kept, done.stderr
         assert (faults < 100) is kept  # 48 MB are 11,700 pages

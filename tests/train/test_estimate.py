@@ -1,4 +1,4 @@
-"""What a step is said to need is what it takes: bytes of the allocator, seconds of the clock."""
+"""Estimates of memory and time against the allocator and the clock."""
 
 import copy
 import re
@@ -23,22 +23,22 @@ from lewel.train.estimate import (
     estimate_seconds,
     is_out_of_memory,
     largest_batch,
-    out_of_memory_sentence,
+    out_of_memory_message,
 )
-from tests.conftest import small_backbone
+from tests.methods.making import make_method
 
 SIZES = {"dim": 32, "hidden": 64}
 QUEUE = {"queue": 128}
 MADE: dict[str, Callable[[], Method]] = {
-    "lewel_b": lambda: LewelB(small_backbone(), **SIZES, aligned_dim=32),
-    "byol": lambda: BYOL(small_backbone(), **SIZES),
-    "lewel_m": lambda: LewelM(small_backbone(), **SIZES, **QUEUE, norm_groups=1),
-    "lewel_m in groups": lambda: LewelM(small_backbone(), **SIZES, **QUEUE, norm_groups=8),
-    "lewel_m, symmetric": lambda: LewelM(
-        small_backbone(), **SIZES, **QUEUE, norm_groups=4, symmetric=True
+    "lewel_b": lambda: make_method(LewelB, **SIZES, aligned_dim=32),
+    "byol": lambda: make_method(BYOL, **SIZES),
+    "lewel_m": lambda: make_method(LewelM, **SIZES, **QUEUE, norm_groups=1),
+    "lewel_m in groups": lambda: make_method(LewelM, **SIZES, **QUEUE, norm_groups=8),
+    "lewel_m, symmetric": lambda: make_method(
+        LewelM, **SIZES, **QUEUE, norm_groups=4, symmetric=True
     ),
-    "moco_v2": lambda: MoCoV2(small_backbone(), **SIZES, **QUEUE, norm_groups=1),
-    "moco_v2 in groups": lambda: MoCoV2(small_backbone(), **SIZES, **QUEUE, norm_groups=8),
+    "moco_v2": lambda: make_method(MoCoV2, **SIZES, **QUEUE, norm_groups=1),
+    "moco_v2 in groups": lambda: make_method(MoCoV2, **SIZES, **QUEUE, norm_groups=8),
 }
 every_method = pytest.mark.parametrize("name", MADE)
 
@@ -77,11 +77,12 @@ def allocated_bytes(method: Method, batch: int) -> int:
 
 
 @every_method
-def test_the_activations_are_what_the_allocator_gives_out(name: str) -> None:
+def test_estimated_activations_match_the_allocator(name: str) -> None:
     method = MADE[name]()
-    said = estimate_memory(method, 1, 32, 32).activations
-    assert said == pytest.approx(allocated_bytes(method, 32), rel=0.1)
-    assert saved_bytes(method, 32) < said < 1.6 * saved_bytes(method, 32)
+    estimated = estimate_memory(method, 1, 32, 32).activations
+    # Some CPUs' convolutions take a workspace in backward, 12 % of MoCo's activations at this size.
+    assert estimated == pytest.approx(allocated_bytes(method, 32), rel=0.13)
+    assert saved_bytes(method, 32) < estimated < 1.6 * saved_bytes(method, 32)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_the_activations_are_what_the_allocator_gives_out(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["lewel_b", "lewel_m in groups"])
-def test_the_weights_are_all_that_stays_after_a_step(
+def test_estimated_weights_are_all_that_remains_after_a_step(
     name: str, slots: int, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 ) -> None:
     method = MADE[name]()
@@ -136,7 +137,7 @@ def test_memory_grows_with_the_batch_and_halves_in_16_bits(name: str) -> None:
     assert half == (large.weights, large.activations // 2)
 
 
-def test_a_step_that_fits_no_machine_is_estimated_too() -> None:
+def test_a_step_larger_than_any_memory_is_estimated() -> None:
     method = LewelB(ResNetBackbone(build_resnet("resnet50")))
     assert 60e9 < estimate_memory(method, 1, 224, 512).total < 130e9
 
@@ -172,7 +173,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(
     assert largest_batch(method, 1, 32, exactly, batch - 1, half, multiple) == batch - multiple
 
 
-def test_a_batch_of_which_nothing_fits_is_0() -> None:
+def test_the_largest_batch_is_0_if_nothing_fits() -> None:
     method = MADE["moco_v2 in groups"]()
     assert largest_batch(method, 1, 32, 1000, 64) == 0
     assert largest_batch(method, 1, 32, 10**12, 15) == 0  # 8 groups of 2 are 16
@@ -195,9 +196,9 @@ def test_seconds_are_timed_on_few_images_and_scaled(monkeypatch: pytest.MonkeyPa
     assert seen == [16]
 
 
-def sentence(name: str = "moco_v2 in groups", **given: int) -> str:
+def message(name: str = "moco_v2 in groups", **given: int) -> str:
     numbers = {"batch_size": 96, "accumulate": 1, "device_memory": 10**9, **given}
-    return out_of_memory_sentence(
+    return out_of_memory_message(
         MADE[name](), optimizer_slots=1, image_size=32, device="cuda:0", **numbers
     )
 
@@ -207,45 +208,45 @@ def memory_for(batch: int, name: str = "moco_v2 in groups") -> int:
     return int(estimate_memory(MADE[name](), 1, 32, batch).total / estimate.USABLE) + 1
 
 
-def test_the_sentence_gives_flags_that_fit() -> None:
-    said = sentence(device_memory=memory_for(40))
-    assert said.startswith("cuda:0 ran out of memory: 96 images of 32 px at a time need about 0.0")
-    assert "about 40 would fit" in said
+def test_the_message_gives_flags_that_fit() -> None:
+    text = message(device_memory=memory_for(40))
+    assert text.startswith("cuda:0 ran out of memory: 96 images of 32 px at a time need about 0.0")
+    assert "about 40 would fit" in text
     # 96 in 3 parts is 32; 2 parts of 48 do not fit
     assert (
         "--accumulate 3 (the same batch, 32 at a time) or --batch-size 40 with another --out."
-        in said
+        in text
     )
-    assert said.count(".") == 1 + len(re.findall(r"\d\.\d", said))
+    assert text.count(".") == 1 + len(re.findall(r"\d\.\d", text))
 
 
-def test_the_sentence_counts_ranks_and_micro_batches() -> None:
-    said = sentence(batch_size=384, accumulate=2, ranks=2, device_memory=memory_for(40))
-    assert "96 images" in said
+def test_the_message_counts_ranks_and_micro_batches() -> None:
+    text = message(batch_size=384, accumulate=2, ranks=2, device_memory=memory_for(40))
+    assert "96 images" in text
     assert (
         "--accumulate 6 (the same batch, 32 at a time) or --batch-size 160 with another --out."
-        in said
+        in text
     )
 
 
 def test_no_parts_are_proposed_where_none_divide() -> None:
-    said = sentence("byol", batch_size=47, device_memory=memory_for(40, "byol"))
-    assert said.endswith("about 40 would fit: use --batch-size 40 with another --out.")
+    text = message("byol", batch_size=47, device_memory=memory_for(40, "byol"))
+    assert text.endswith("about 40 would fit: use --batch-size 40 with another --out.")
 
 
-def test_a_device_that_others_use_is_given_half() -> None:
+def test_half_is_proposed_where_other_processes_use_the_device() -> None:
     assert (
         "--accumulate 2 (the same batch, 48 at a time) or --batch-size 48 with another --out."
-        in sentence()
+        in message()
     )
 
 
-def test_a_device_that_is_too_small_is_said_to_be() -> None:
-    said = sentence(device_memory=1000)
-    assert said.endswith("fewer do not fit either: use a smaller --image-size or --backbone.")
+def test_a_device_that_is_too_small_is_reported() -> None:
+    text = message(device_memory=1000)
+    assert text.endswith("fewer do not fit either: use a smaller --image-size or --backbone.")
 
 
-def test_running_out_of_memory_is_told_from_other_errors() -> None:
+def test_running_out_of_memory_is_distinguished_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)

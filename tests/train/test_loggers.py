@@ -1,4 +1,4 @@
-"""The real packages, offline: what was logged is read back, before and after a resume."""
+"""Loggers with the real packages, offline: logged values are read back, also after a resume."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_tensorboard_shows_each_step_once_after_a_resume(tmp_path: Path) -> None
     assert [(event.step, event.value) for event in events.Scalars("knn")] == [(11, 0.25)]
 
 
-def test_tensorboard_forgets_a_run_that_was_never_saved(tmp_path: Path) -> None:
+def test_tensorboard_drops_a_run_that_was_never_saved(tmp_path: Path) -> None:
     open_one("tensorboard", tmp_path, None).log(lines(0, 10))
     time.sleep(1)
     open_one("tensorboard", tmp_path, None).log(lines(0, 3, shift=0.5))
@@ -105,13 +105,13 @@ def read_wandb(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_nothing_is_imported_unasked_and_wandb_without_a_key_logs_offline_and_never_asks(
+def test_loggers_are_imported_on_demand_and_wandb_without_a_key_logs_offline_without_a_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = socket.create_server(("127.0.0.1", 0))
     server.setblocking(False)
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
-    ours, theirs = pty.openpty()  # a terminal: wandb could ask there, and would wait for ever
+    ours, theirs = pty.openpty()  # a terminal: wandb could prompt there, and would wait for ever
     command = [sys.executable, "-c", WANDB_SCRIPT, str(tmp_path)]
     subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, check=True, timeout=60)
     said = os.read(ours, 10_000).decode()
@@ -119,7 +119,7 @@ def test_nothing_is_imported_unasked_and_wandb_without_a_key_logs_offline_and_ne
     assert said.count(f"wandb sync {tmp_path}/wandb/offline-run-*-{name}") == 2
     assert len(said.splitlines()) == 2
     with pytest.raises(BlockingIOError):
-        server.accept()  # nobody called
+        server.accept()  # no connection was made
     sessions = [read_wandb(path) for path in sorted(tmp_path.glob("wandb/offline-run-*"))]
     runs = [record["run"] for session in sessions for record in session if "run" in record]
     assert [run["run_id"] for run in runs] == [name, name]
@@ -164,7 +164,7 @@ def test_a_server_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(str(caught.value).splitlines()) == 1
     said: list[str] = []
     opened = open_loggers(["mlflow", "tensorboard"], tmp_path, "photos", CONFIG, 5, said.append)
-    assert len(opened) == 1 and len(said) == 1 and "goes on without it" in said[0]
+    assert len(opened) == 1 and len(said) == 1 and "continues without it" in said[0]
     assert not (tmp_path / "mlruns").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_missing_package(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=rf"{package}.*pip install 'lewel\[{name}\]'"):
         open_loggers(["tensorboard", name], tmp_path, "photos", CONFIG, None)
-    assert not any(tmp_path.iterdir())  # all packages are looked for before anything is opened
+    assert not any(tmp_path.iterdir())  # all packages are checked before any logger is opened
 
 
 def test_an_unknown_logger(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ class Broken:
         raise AssertionError("it was dropped")
 
 
-def test_a_logger_that_fails_is_dropped_with_one_sentence(
+def test_a_logger_that_fails_is_dropped_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(loggers.BACK_ENDS, "wandb", (Broken, []))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lewel.build import build_method
-from lewel.config import read_yaml, resolve
+from lewel.config.build import build_method
+from lewel.config.pretrain import read_yaml, resolve
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
 from lewel.train.loop import step_unless_skipped
@@ -44,8 +44,8 @@ def test_accumulated_gradients_are_the_mean_over_the_micro_batches(
         flags = ("--epochs", "1", "--optim.name", "sgd", "--accumulate", parts)
         assert tiny_run(tmp_path / parts, *flags) == 0
     one, four = (load_file(tmp_path / parts / "backbone.safetensors") for parts in ("1", "4"))
-    fresh = build_method(resolve(read_yaml(tmp_path / "1" / "config.yaml"), {}), images=32)
-    moved = one["conv1.weight"] - fresh.student.backbone.net.conv1.weight
+    initial = build_method(resolve(read_yaml(tmp_path / "1" / "config.yaml"), {}), images=32)
+    moved = one["conv1.weight"] - initial.student.backbone.net.conv1.weight
     assert moved.abs().max() > 1e-3
     assert torch.allclose(one["conv1.weight"], four["conv1.weight"], atol=1e-6)
 
@@ -75,15 +75,15 @@ def test_nothing_is_read_back_from_the_device_between_reports(
 
 @pytest.mark.parametrize("optimizer", ["lars", "sgd", "adamw"])
 def test_training_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
-    rate = {"lars": "2.0", "sgd": "0.05", "adamw": "0.002"}[optimizer]
-    flags = ("--epochs", "12", "--optim.name", optimizer, "--optim.lr", rate)
+    lr = {"lars": "2.0", "sgd": "0.05", "adamw": "0.002"}[optimizer]
+    flags = ("--epochs", "12", "--optim.name", optimizer, "--optim.lr", lr)
     assert tiny_run(tmp_path / "run", *flags, "--teacher.statistics", "ema") == 0
     losses = [line["loss"] for line in metrics(tmp_path / "run")[1:]]
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
 
 
 @pytest.mark.parametrize(("scales", "stepped"), [((2.0, 1.0), False), ((2.0, 2.0), True)])
-def test_a_step_that_the_scaler_skipped_is_known(
+def test_a_step_skipped_by_the_scaler_is_detected(
     scales: tuple[float, float], stepped: bool
 ) -> None:
     values = iter(scales)
@@ -94,7 +94,7 @@ def test_a_step_that_the_scaler_skipped_is_known(
     assert step_unless_skipped(fabric, optimizer) is stepped  # type: ignore[arg-type]
 
 
-def test_out_of_memory_is_one_sentence_and_following_it_goes_on(
+def test_out_of_memory_is_one_message_whose_advice_resumes_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = LewelB.forward
@@ -105,7 +105,7 @@ def test_out_of_memory_is_one_sentence_and_following_it_goes_on(
         return real(self, views)
 
     monkeypatch.setattr(LewelB, "forward", hungry)
-    monkeypatch.setattr("lewel.train.run.out_of_memory_sentence", _with_little_memory)
+    monkeypatch.setattr("lewel.train.run.out_of_memory_message", _with_little_memory)
     assert tiny_run(tmp_path / "run", "--epochs", "1") == 1
     said = capsys.readouterr().err.strip()
     assert "cpu ran out of memory: 8 images of 16 px at a time" in said
@@ -116,20 +116,20 @@ def test_out_of_memory_is_one_sentence_and_following_it_goes_on(
 
 
 def _with_little_memory(method: LewelB, **numbers: object) -> str:
-    from lewel.train.estimate import USABLE, estimate_memory, out_of_memory_sentence
+    from lewel.train.estimate import USABLE, estimate_memory, out_of_memory_message
 
     fits = estimate_memory(method, 1, 16, 4).total
-    return out_of_memory_sentence(method, **{**numbers, "device_memory": int(fits / USABLE) + 2000})
+    return out_of_memory_message(method, **{**numbers, "device_memory": int(fits / USABLE) + 2000})
 
 
-def test_metrics_go_to_the_loggers_that_are_asked_for(
+def test_metrics_go_to_the_requested_loggers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     flags = ("--loggers", "tensorboard", "--limit", "16")
     assert tiny_run(tmp_path / "run", *flags, "--epochs", "2") == 0
-    assert tiny_run(tmp_path / "run", *flags, "--epochs", "3") == 0  # goes on in the same curve
+    assert tiny_run(tmp_path / "run", *flags, "--epochs", "3") == 0  # resumes the same curve
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     logged = [(event.step, event.value) for event in events.Scalars("loss")]
     lines = metrics(tmp_path / "run")[1:]

@@ -1,1 +1,1 @@
-"""What `lewel bench` runs: speed and memory, side by side with the field's own code."""
+"""`lewel bench`: speed and memory, compared with torchvision and lightly."""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, part by part."""
+"""Time of a training step, by part."""
 
 import tempfile
 import time
@@ -12,14 +12,15 @@ import torch
 from torch import nn
 from torchvision.utils import save_image
 
-from lewel.backbones import MEAN, STD
-from lewel.bench.contenders import OurStep
+from lewel.bench.steps import OurStep
 from lewel.bench.timing import clock
 from lewel.bench.workload import Workload
-from lewel.data.loader import TwoViews, finish_views
-from lewel.data.scenes import Scenes
-from lewel.data.sources import Source, open_data
-from lewel.data.views import ViewRecipe
+from lewel.data.sources.open import open_data
+from lewel.data.sources.scenes import Scenes
+from lewel.data.sources.source import Source
+from lewel.data.views.crop import ViewRecipe
+from lewel.data.views.loader import TwoViews, finish_views
+from lewel.nn.backbone import MEAN, STD
 from lewel.nn.mlp import MLP
 
 PARTS = (
@@ -33,11 +34,11 @@ PARTS = (
     "optimiser",
     "EMA",
 )
-SAMPLES = 16  # images that reading is timed on; seconds are scaled to the batch
+SAMPLES = 16  # images that data loading is timed on; scaled to the batch
 
 
 class Laps:
-    """Seconds by label, where what runs inside a labelled part counts for the inner one alone."""
+    """Seconds by label; nested parts count for the innermost label only."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.seconds = device, dict.fromkeys(PARTS, 0.0)
@@ -59,21 +60,21 @@ class Laps:
         self.open.pop()
 
     def watch(self, module: nn.Module, label: str, stack: ExitStack) -> None:
-        """Count a module's forward under a label for as long as the stack is open."""
+        """Count a module's forward under a label, until the stack is closed."""
         before: Callable[..., None] = lambda *_: self.enter(label)  # noqa: E731
         after: Callable[..., None] = lambda *_: self.leave()  # noqa: E731
         stack.callback(module.register_forward_pre_hook(before).remove)
         stack.callback(module.register_forward_hook(after).remove)
 
 
-def step_parts(contender: OurStep, device: torch.device, rounds: int) -> dict[str, float]:
-    """Median seconds of each part of our step but reading; all that is no network is `loss`."""
-    rows = [_one_step(contender, device) for _ in range(rounds)]
+def step_parts(entry: OurStep, device: torch.device, rounds: int) -> dict[str, float]:
+    """Median seconds of each part of our step except data loading; `loss` is the remainder."""
+    rows = [_one_step(entry, device) for _ in range(rounds)]
     return {part: median(row[part] for row in rows) for part in PARTS}
 
 
-def _one_step(contender: OurStep, device: torch.device) -> dict[str, float]:
-    method: Any = contender.method
+def _one_step(entry: OurStep, device: torch.device) -> dict[str, float]:
+    method: Any = entry.method
     laps = Laps(device)
     with ExitStack() as stack:
         laps.watch(method.student.backbone, "backbone", stack)
@@ -83,12 +84,12 @@ def _one_step(contender: OurStep, device: torch.device) -> dict[str, float]:
             if isinstance(child, MLP):
                 laps.watch(child, "heads", stack)
         laps.enter("loss")
-        out = method(contender.views)
+        out = method(entry.views)
         laps.leave()
     for label, part in (
         ("backward", out.loss.backward),
-        ("optimiser", contender.optimizer.step),
-        ("optimiser", lambda: contender.optimizer.zero_grad(set_to_none=True)),
+        ("optimiser", entry.optimizer.step),
+        ("optimiser", lambda: entry.optimizer.zero_grad(set_to_none=True)),
         ("EMA", lambda: method.after_step(0.5, out.keys)),
     ):
         laps.enter(label)
@@ -98,7 +99,7 @@ def _one_step(contender: OurStep, device: torch.device) -> dict[str, float]:
 
 
 def reading_parts(work: Workload, data: str | None, rounds: int) -> dict[str, float]:
-    """Seconds that a batch takes to be read and cut in this process, and to be distorted."""
+    """Seconds to read and crop a batch in this process, and to augment its colours."""
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
             draw_jpegs(Path(folder), work.image_size)
@@ -114,7 +115,7 @@ def reading_parts(work: Workload, data: str | None, rounds: int) -> dict[str, fl
             read = time.perf_counter()
             finish_views(batch, torch.device("cpu"), MEAN, STD)
             rows.append((read - begun, time.perf_counter() - read))
-    read_times, augment_times = zip(*rows[1:], strict=True)  # the first one only warms up
+    read_times, augment_times = zip(*rows[1:], strict=True)  # the first round is a warm-up
     return {
         "decode wait": scale * median(read_times),
         "augment": scale * median(augment_times),
@@ -122,7 +123,7 @@ def reading_parts(work: Workload, data: str | None, rounds: int) -> dict[str, fl
 
 
 def draw_jpegs(folder: Path, image_size: int) -> None:
-    """Embedded scenes as JPEG files, for a batch that is really decoded."""
+    """Write embedded scenes as JPEG files, so that decoding is timed."""
     scenes = Scenes("train", size=image_size * 3 // 2, seed=0)
     for index in range(SAMPLES):
         save_image(scenes.read(index) / 255, folder / f"{index:03d}.jpg")

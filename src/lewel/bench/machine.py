@@ -1,4 +1,4 @@
-"""Where numbers were taken: the machine, the versions, and what else kept it busy."""
+"""The machine of a benchmark: hardware, versions and load."""
 
 import os
 import platform
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("lewel", "torch", "torchvision", "timm", "lightly", "pillow", "numpy")
-BUSY = 0.5  # of other processes' load on each core at the start: the numbers are under load
+BUSY = 0.5  # load per core at the start above which the numbers count as taken under load
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The name of the CPU, if the system provides it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def describe_machine(threads: int) -> dict[str, Any]:
-    """Machine, versions, threads and load, as plain values."""
+    """Machine, versions, threads and load, for JSON."""
     import torch
 
     found = {}
@@ -49,17 +49,18 @@ def describe_machine(threads: int) -> dict[str, Any]:
     }
 
 
-def sentence(machine: dict[str, Any]) -> str:
-    """The machine and its versions in one sentence."""
+def machine_line(machine: dict[str, Any]) -> str:
+    """The machine and its versions in one line."""
     packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     busy = (
         f"; other processes kept the machine busy (load {machine['load_at_start']} at the start)"
         if machine["under_load"]
         else ""
     )
+    timed = "CPU" if machine["clock"] == "processor" else "wall"
     return (
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, "
-        f"threads: {machine['threads']} ({machine['clock']} time), {machine['device']}, "
+        f"threads: {machine['threads']} ({timed} time), {machine['device']}, "
         f"Python {machine['python']}, "
         f"{packages}{busy}."
     )

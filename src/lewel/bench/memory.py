@@ -1,4 +1,4 @@
-"""Bytes that a step holds at its peak, counted at the allocator: the same number in every run."""
+"""Peak memory of a step, counted at the allocator and so reproducible."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No words on stderr: the profiler looks for GPUs there, and says that there are none."""
+    """Silence stderr, where the profiler warns that there is no GPU."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -26,13 +26,13 @@ def _silent() -> Iterator[None]:
 
 
 def kept_bytes(module: nn.Module, optimizer: Optimizer) -> int:
-    """What stays between two steps: parameters, buffers, the optimiser's state."""
+    """Bytes of parameters, buffers and optimiser state, which persist between steps."""
     state = [x for s in optimizer.state.values() for x in s.values() if isinstance(x, Tensor)]
     return sum(x.nbytes for x in (*module.parameters(), *module.buffers(), *state))
 
 
 def peak_bytes(step: Callable[[], Any], device: torch.device) -> int:
-    """The most that a step holds beside what was there before it, by the allocator's own count."""
+    """Peak bytes that a step allocates, besides those allocated before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,17 +1,17 @@
-"""Two views as the field makes them: Pillow images, torchvision's or lightly's transforms."""
+"""Two views with Pillow images and torchvision's or lightly's transforms, as baselines."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lewel.backbones import MEAN, STD
-from lewel.data.augment import blur_kernel_size
-from lewel.data.views import ViewRecipe
+from lewel.data.views.augment import blur_kernel_size
+from lewel.data.views.crop import ViewRecipe
+from lewel.nn.backbone import MEAN, STD
 
 Readers = dict[str, Callable[[], object]]
 
 
 class PillowBlur:
-    """Pillow's own Gaussian blur, which MoCo's and BYOL's users put beside torchvision's."""
+    """Pillow's Gaussian blur, which MoCo v2's code uses with torchvision's transforms."""
 
     def __init__(self, sigma: tuple[float, float]) -> None:
         self.sigma = sigma
@@ -35,7 +35,7 @@ class TwoTransforms:
 
 
 def torchvision_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Readers:
-    """ImageFolder and torchvision's transforms: all of them, with Pillow's blur, and the crop."""
+    """ImageFolder and torchvision's transforms: all with either blur, and the crop only."""
     from torchvision import transforms as T
 
     def geometry(recipe: ViewRecipe) -> list[Any]:
@@ -69,7 +69,7 @@ def torchvision_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Re
 
 
 def lightly_views(root: str, size: int, recipes: Sequence[ViewRecipe]) -> Readers:
-    """ImageFolder and lightly's transform for BYOL, at our recipes' numbers."""
+    """ImageFolder and lightly's transform for BYOL, with the values of our recipes."""
     from lightly.transforms.byol_transform import (
         BYOLTransform,
         BYOLView1Transform,
@@ -96,7 +96,7 @@ def _passes(root: str, transforms: Sequence[Callable[[Any], Any]]) -> Callable[[
 
 
 def _pass_over(root: str, transform: Callable[[Any], Any]) -> Callable[[], object]:
-    """One pass over a folder of images, every view made and dropped."""
+    """One pass over a folder of images; the views are discarded."""
     from torchvision.datasets import ImageFolder
 
     images = ImageFolder(root, transform)

@@ -1,4 +1,4 @@
-"""Speed with more processes: workers that read, ranks that train."""
+"""Throughput by the number of processes: data loading workers, training ranks."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from statistics import median
 
 from lewel.bench.breakdown import draw_jpegs
 from lewel.bench.timing import Bar
-from lewel.data.loader import Order, TwoViews, make_loader
-from lewel.data.sources import open_data
-from lewel.data.views import ViewRecipe
+from lewel.data.sources.open import open_data
+from lewel.data.views.crop import ViewRecipe
+from lewel.data.views.loader import Order, TwoViews, make_loader
 from lewel.errors import RunError
 
-STEPS, BATCH = 48, 16  # batches that reading is timed on
-TRAINING = {  # a network that is small but no toy: talk between ranks is weighed against work
+STEPS, BATCH = 48, 16  # number and size of the batches that data loading is timed on
+TRAINING = {  # large enough that computation is not dwarfed by communication between ranks
     "--backbone": "resnet18",
     "--stem": "small",
     "--width": "16",
@@ -40,7 +40,7 @@ TRAINING = {  # a network that is small but no toy: talk between ranks is weighe
 def speed_of_workers(
     counts: Sequence[int], data: str | None, image_size: int, rounds: int, bar: Bar
 ) -> list[float]:
-    """Images read and cut a second by so many workers, after the first batch of each."""
+    """Images per second read and cropped by so many workers, after a warm-up."""
     speeds: dict[int, list[float]] = {count: [] for count in counts}
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
@@ -50,7 +50,7 @@ def speed_of_workers(
         order = Order(len(source), min(BATCH, len(source)), seed=0)
         for _ in range(rounds):
             for count in counts:
-                ahead = max(1, 2 * count)  # batches that workers hold when the clock starts
+                ahead = max(1, 2 * count)  # batches that are prefetched when the clock starts
                 loader = iter(make_loader(dataset, order, 0, ahead + STEPS, count, False))
                 for _ in range(ahead):
                     next(loader)
@@ -62,7 +62,7 @@ def speed_of_workers(
 
 
 def speed_of_ranks(counts: Sequence[int], threads: int, rounds: int, bar: Bar) -> list[float]:
-    """Images trained a second by so many ranks, which share the threads and the total batch."""
+    """Training images per second by so many ranks, at the same total threads and batch."""
     speeds: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds):
         for count in counts:
@@ -72,7 +72,7 @@ def speed_of_ranks(counts: Sequence[int], threads: int, rounds: int, bar: Bar) -
 
 
 def _train(ranks: int, threads: int) -> float:
-    """The pace of a short run, its first report left out."""
+    """Images per second of a short run, without its first log line."""
     flags = [word for pair in TRAINING.items() for word in pair]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

@@ -1,4 +1,4 @@
-"""`lewel bench scale`: how cost grows with sizes, and speed with processes."""
+"""`lewel bench scale`: time by sizes, and throughput by processes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,13 +12,15 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from lewel.bench.contenders import OurStep, new_method
 from lewel.bench.machine import describe_machine
 from lewel.bench.processes import speed_of_ranks, speed_of_workers
+from lewel.bench.steps import OurStep, new_method
 from lewel.bench.timing import Bar, interleaved
 from lewel.bench.workload import Workload
 from lewel.files import write_atomically
-from lewel.nn.heads import CoupledHead
+from lewel.methods.byol import BYOL
+from lewel.methods.lewel_b import LewelB
+from lewel.nn.heads import AlignedHeadSpec, CoupledHead
 
 Axis = Literal["image_size", "batch", "maps", "positions", "workers", "ranks"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -37,7 +39,7 @@ class Curve:
 
     @property
     def growth(self) -> float | None:
-        """The slope of the line through the logarithms: 1 is in proportion, 2 is by the square."""
+        """The exponent of a power law, fitted on logarithms: 1 is linear, 2 is quadratic."""
         points = [(x, y) for x, y in zip(self.values, self.measured, strict=True) if x > 0 < y]
         if len(points) < 2:
             return None
@@ -54,7 +56,7 @@ def bench_scale(
     data: str | None,
     console: Console,
 ) -> dict[str, Any]:
-    """Measure along each axis -> what is written as JSON."""
+    """Measure along each axis -> the result for the JSON file."""
     torch.set_num_threads(threads)
     machine = describe_machine(threads)
     curves: list[Curve] = []
@@ -86,39 +88,39 @@ def bench_scale(
 def variants(axis: Axis, work: Workload) -> dict[float, Workload]:
     """The workload at several values of one size."""
     if axis == "image_size":
-        sizes = [32 * math.ceil(work.image_size * share / 32) for share in (1, 1.5, 2, 3)]
+        sizes = [32 * math.ceil(work.image_size * factor / 32) for factor in (1, 1.5, 2, 3)]
         return {size: replace(work, image_size=size) for size in sizes}
     if axis == "batch":
-        batches = sorted({max(2, int(work.batch_size * share)) for share in (0.25, 0.5, 1, 2)})
+        batches = sorted({max(2, int(work.batch_size * factor)) for factor in (0.25, 0.5, 1, 2)})
         return {batch: replace(work, batch_size=batch) for batch in batches}
-    parts = {max(1, int(work.dim * share) // work.groups) for share in (0.25, 0.5, 1, 2)}
-    dims = sorted(work.groups * part for part in parts)
+    sizes_per_group = {max(1, int(work.dim * f) // work.groups) for f in (0.25, 0.5, 1, 2)}
+    dims = sorted(work.groups * size for size in sizes_per_group)
     return {dim: replace(work, dim=dim) for dim in dims}
 
 
 def _costs(axis: Axis, work: Workload, rounds: int, console: Console) -> list[Curve]:
-    """Milliseconds of a step, or of the heads alone, along an axis."""
+    """Milliseconds of a step, or of the head only, along an axis."""
     if axis == "positions":
         steps = {f"{n}": head_step(work, n) for n in (4, 9, 16, 49, 100)}
         return [_curve(axis, "ms of LEWEL's head, forward and backward", steps, rounds, console)]
     curves = []
-    for name in ("LEWEL_B", "BYOL"):
+    for kind in (LewelB, BYOL):
         steps = {
-            f"{value:g}": OurStep(new_method(name, variant), variant, CPU).step
+            f"{value:g}": OurStep(new_method(kind, variant), variant, CPU).step
             for value, variant in variants(axis, work).items()
         }
-        curves.append(_curve(axis, f"ms of a step of {name}", steps, rounds, console))
+        curves.append(_curve(axis, f"ms of a step of {kind.about.title}", steps, rounds, console))
     return curves
 
 
-def head_step(work: Workload, positions: int) -> Callable[[], object]:
-    """Forward and backward of the coupled head on features of so many positions."""
+def head_step(work: Workload, locations: int) -> Callable[[], object]:
+    """Forward and backward of the coupled head on features (B, locations, C)."""
     torch.manual_seed(work.seed)
     channels = work.new_backbone().channels
     head: nn.Module = CoupledHead(
-        channels, work.hidden, work.dim, aligned_dim=work.aligned_dim, groups=work.groups
+        channels, AlignedHeadSpec(work.dim, work.hidden, "batch", work.aligned_dim, work.groups)
     )
-    features = torch.randn(work.batch_size, positions, channels, requires_grad=True)
+    features = torch.randn(work.batch_size, locations, channels, requires_grad=True)
 
     def step() -> None:
         out = head(features)
@@ -170,7 +172,7 @@ def scale_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def plot_scale(result: dict[str, Any], path: Path) -> None:
-    """One panel an axis, logarithmic both ways, with the growth in the legend."""
+    """One log-log panel per axis, with the growth in the legend."""
     from matplotlib.figure import Figure
 
     axes = list(dict.fromkeys(curve["axis"] for curve in result["curves"]))
@@ -190,4 +192,4 @@ def plot_scale(result: dict[str, Any], path: Path) -> None:
     for panel in panels[len(axes) :]:
         panel.set_visible(False)
     figure.suptitle(result["title"])
-    write_atomically(path, lambda aside: figure.savefig(aside, format="png", dpi=120))
+    write_atomically(path, lambda temp: figure.savefig(temp, format="png", dpi=120))

@@ -1,4 +1,4 @@
-"""`lewel bench step`: a training step of each method, beside its bound and beside lightly's."""
+"""`lewel bench step`: training steps of all methods, their lower bound, and lightly's."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,11 +14,11 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from lewel.bench.breakdown import PARTS, reading_parts, step_parts
-from lewel.bench.contenders import BOUND, Contender, OurStep, our_contenders
+from lewel.bench.lightly_steps import LIGHTLY, MISSING, lightly_steps
 from lewel.bench.machine import describe_machine
 from lewel.bench.memory import kept_bytes, peak_bytes
-from lewel.bench.peers import MISSING, PEERS, peer_contenders
-from lewel.bench.timing import Bar, interleaved, ratio, spread_of
+from lewel.bench.steps import BOUND, OurStep, TimedStep, our_steps
+from lewel.bench.timing import Bar, interleaved, quartiles, ratio
 from lewel.bench.workload import Workload
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
@@ -40,7 +40,7 @@ WARMUP = 2  # rounds that are not counted
 COMPARED = ("BYOL", BOUND, "lightly BYOL")
 
 
-Times = dict[str, list[float]]  # seconds of each contender in each round
+Times = dict[str, list[float]]  # seconds of each entry in each round
 T = TypeVar("T")
 
 
@@ -55,34 +55,34 @@ def bench_step(
     data: str | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """Time and measure all contenders of a workload -> what is written as JSON.
+    """Time and memory of all entries of a workload -> the result for the JSON file.
 
-    With several processes each has all contenders and all rounds; their rounds count together.
+    Each of several processes runs all entries and all rounds; their rounds are pooled.
     """
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = describe_machine(threads)
-    if not peer_contenders(work):
+    if not lightly_steps(work):
         console.print(MISSING, highlight=False, markup=False, soft_wrap=True)
-    _choose(work, only)  # a wrong name is said before anything is timed
+    _choose(work, only)  # refuse a wrong name before anything is timed
     seconds = []
     for number in range(1, processes):
         title = f"bench step, process {number} of {processes}"
-        seconds.append(_apart(_times, work, rounds, threads, only, device, title))
+        seconds.append(_in_new_process(_times, work, rounds, threads, only, device, title))
     title = "bench step" if processes == 1 else f"bench step, process {processes} of {processes}"
-    contenders, last = _contenders_and_times(work, rounds, threads, only, device, title, console)
+    entries, last = _entries_and_times(work, rounds, threads, only, device, title, console)
     seconds.append(last)
     memory, flops = {}, {}
-    with Bar(console, len(contenders), "memory and operations") as bar:
-        for name, contender in contenders.items():
-            flops[name] = count_flops(contender.step)
-            kept = kept_bytes(contender.module, contender.optimizer)
-            memory[name] = (kept, peak_bytes(contender.step, device))
+    with Bar(console, len(entries), "memory and operations") as bar:
+        for name, entry in entries.items():
+            flops[name] = count_flops(entry.step)
+            kept = kept_bytes(entry.module, entry.optimizer)
+            memory[name] = (kept, peak_bytes(entry.step, device))
             bar.tick(name)
     reading = reading_parts(work, data, min(3, rounds))
     parts = {
-        name: step_parts(contender, device, min(5, rounds)) | reading
-        for name, contender in contenders.items()
-        if isinstance(contender, OurStep)
+        name: step_parts(entry, device, min(5, rounds)) | reading
+        for name, entry in entries.items()
+        if isinstance(entry, OurStep)
     }
     return {
         "bench": "step",
@@ -91,28 +91,28 @@ def bench_step(
         "machine": machine,
         "rounds": rounds,
         "processes": processes,
-        "steps": {name: _row(name, seconds, memory, flops, work) for name in contenders},
+        "steps": {name: _row(name, seconds, memory, flops, work) for name in entries},
         "breakdown": parts,
     }
 
 
-def _apart(function: Callable[..., T], *arguments: object) -> T:
-    """What a function gives in a new process, whose memory comes to lie elsewhere."""
+def _in_new_process(function: Callable[..., T], *arguments: object) -> T:
+    """The result of a function in a new process, which has another memory layout."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         try:
             return executor.submit(function, *arguments).result()
         except BrokenProcessPool:
             raise RunError(
-                "A process that was timed was killed: was there too little memory?"
+                "A benchmark process was killed (did memory run out?): lower --batch-size."
             ) from None
 
 
 def _times(*arguments: Any) -> Times:
-    """The seconds alone, which can be sent from one process to another."""
-    return _contenders_and_times(*arguments)[1]
+    """Only the seconds, which can be sent between processes."""
+    return _entries_and_times(*arguments)[1]
 
 
-def _contenders_and_times(
+def _entries_and_times(
     work: Workload,
     rounds: int,
     threads: int,
@@ -120,30 +120,30 @@ def _contenders_and_times(
     device: torch.device,
     title: str,
     console: Console | None = None,
-) -> tuple[dict[str, Contender], Times]:
-    """The contenders, and the seconds that each took in each round."""
+) -> tuple[dict[str, TimedStep], Times]:
+    """The entries, and the seconds that each took in each round."""
     torch.set_num_threads(threads)
-    keep_freed_memory()  # as in a run; lightly's steps gain by it too
-    contenders = {name: make(device) for name, make in _choose(work, only).items()}
-    steps = {name: contender.step for name, contender in contenders.items()}
+    keep_freed_memory()  # as in a run; the baselines gain by it too
+    entries = {name: make(device) for name, make in _choose(work, only).items()}
+    steps = {name: entry.step for name, entry in entries.items()}
     with Bar(console or Console(), len(steps) * (rounds + WARMUP), title) as bar:
-        return contenders, interleaved(steps, rounds, device, bar, warmup=WARMUP)
+        return entries, interleaved(steps, rounds, device, bar, warmup=WARMUP)
 
 
-def _choose(work: Workload, only: Sequence[str]) -> dict[str, Callable[[torch.device], Contender]]:
-    """Makers of the contenders asked for, by names that need not have their spaces and case."""
-    makers = our_contenders(work) | peer_contenders(work)
+def _choose(work: Workload, only: Sequence[str]) -> dict[str, Callable[[torch.device], TimedStep]]:
+    """Constructors of the selected entries; case, spaces and hyphens of names are ignored."""
+    builders = our_steps(work) | lightly_steps(work)
     if not only:
-        return makers
-    plain = {_plain(name): name for name in makers}
-    if unknown := [name for name in only if _plain(name) not in plain]:
-        known = ", ".join(plain)
+        return builders
+    canonical = {_canonical(name): name for name in builders}
+    if unknown := [name for name in only if _canonical(name) not in canonical]:
+        known = ", ".join(canonical)
         raise UserError(f"--only {unknown[0]}: expected some of {known}.")
-    wanted = {plain[_plain(name)] for name in only}
-    return {name: make for name, make in makers.items() if name in wanted}
+    wanted = {canonical[_canonical(name)] for name in only}
+    return {name: make for name, make in builders.items() if name in wanted}
 
 
-def _plain(name: str) -> str:
+def _canonical(name: str) -> str:
     return name.lower().replace(" ", "_").replace("-", "_")
 
 
@@ -156,7 +156,7 @@ def _row(
 ) -> dict[str, Any]:
     times = {each: [t for process in processes for t in process[each]] for each in memory}
     kept, beside = memory[name]
-    low, high = spread_of(times[name])
+    low, high = quartiles(times[name])
     seconds = median(times[name])
     return {
         "seconds": seconds,
@@ -180,7 +180,7 @@ def _row(
 
 
 def count_flops(step: Callable[[], Any]) -> int:
-    """Multiplications and additions of matrix products and convolutions in a step, and backward."""
+    """FLOPs of the matrix products and convolutions of a step, with its backward."""
     with FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())
@@ -213,7 +213,7 @@ def _ratio(value: float | None) -> str:
 
 
 def process_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The ratios that each process saw by itself, sorted: (header, rows); none of one process."""
+    """The ratios within each process, sorted: (header, rows); empty for one process."""
     if result["processes"] == 1:
         return [], []
     rows = [
@@ -226,7 +226,7 @@ def process_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def breakdown_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Milliseconds of each part, a column a method: (header, rows)."""
+    """Milliseconds of each part, one column per method: (header, rows)."""
     names = list(result["breakdown"])
     rows = [
         [part, *(f"{1000 * result['breakdown'][name][part]:.1f}" for name in names)]
@@ -236,14 +236,14 @@ def breakdown_rows(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def plot_steps(result: dict[str, Any], path: Path) -> None:
-    """Seconds of each step as bars, and the parts of ours stacked."""
+    """Bar charts of the time of each step, and of the parts of ours."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = list(result["steps"])
     values = [1000 * result["steps"][name]["seconds"] for name in names]
-    colours = dict.fromkeys(PEERS, "tab:grey") | {BOUND: "tab:green"}
+    colours = dict.fromkeys(LIGHTLY, "tab:grey") | {BOUND: "tab:green"}
     left.barh(names, values, color=[colours.get(name, "tab:blue") for name in names])
     left.invert_yaxis()
     left.set_xlabel("ms a step (median)")
@@ -258,4 +258,4 @@ def plot_steps(result: dict[str, Any], path: Path) -> None:
         right.invert_yaxis()
         right.legend(fontsize="small")
     figure.suptitle(result["title"])
-    write_atomically(path, lambda aside: figure.savefig(aside, format="png", dpi=120))
+    write_atomically(path, lambda temp: figure.savefig(temp, format="png", dpi=120))

@@ -1,4 +1,4 @@
-"""Seconds of several contenders in one process, in turns, so that what else runs hits them all."""
+"""Interleaved timing of several entries, so that other load affects all of them equally."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class Bar:
             self.progress.stop()
 
     def tick(self, doing: str = "") -> None:
-        """One more part is done."""
+        """Advance by one."""
         self.done += 1
         text = f"{self.what}: {doing}" if doing else self.what
         if self.progress is not None:
@@ -47,38 +47,38 @@ class Bar:
 
 
 def clock(device: torch.device) -> float:
-    """Seconds on a clock, after all that the device was asked to do.
+    """The current time in seconds, after synchronising the device.
 
-    On one thread of a processor its own seconds are counted, which leave out what other processes
-    took; several threads wait for each other, so that only the wall's clock is fair to them.
+    On one CPU thread it is CPU time, which excludes other processes. With several threads it is
+    wall time, because threads wait for each other.
     """
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-    return time.process_time() if counts_own_seconds(device) else time.perf_counter()
+    return time.process_time() if uses_cpu_time(device) else time.perf_counter()
 
 
-def counts_own_seconds(device: torch.device) -> bool:
-    """Whether `clock` counts this process's seconds instead of the wall's."""
+def uses_cpu_time(device: torch.device) -> bool:
+    """Whether `clock` returns CPU time of this process instead of wall time."""
     return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def interleaved(
-    contenders: Mapping[str, Callable[[], Any]],
+    entries: Mapping[str, Callable[[], Any]],
     rounds: int,
     device: torch.device,
     bar: Bar,
     warmup: int = 1,
 ) -> dict[str, list[float]]:
-    """Seconds of each contender in each round; every round has an order of its own.
+    """Seconds of each entry in each round; every round has a random order.
 
-    What one leaves in caches and heap is the next one's burden: it must not always be the same.
+    An entry affects the caches and the heap of the next one, so the order must vary.
     """
-    names = list(contenders)
+    names = list(entries)
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(warmup + rounds):
         for name in (names[place] for place in generator(number).permutation(len(names))):
             begun = clock(device)
-            contenders[name]()
+            entries[name]()
             took = clock(device) - begun
             if number >= warmup:
                 times[name].append(took)
@@ -87,15 +87,15 @@ def interleaved(
 
 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
-    """How many times longer than another one it took: the median over the rounds.
+    """The time of `name` divided by that of `base`: the median over the rounds.
 
-    Taken round by round, so that a load that comes and goes hits both sides.
+    Taken per round, so that temporary load affects both sides.
     """
     return median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 
-def spread_of(values: list[float]) -> tuple[float, float]:
-    """The quartiles of some values."""
+def quartiles(values: list[float]) -> tuple[float, float]:
+    """The lower and upper quartile."""
     if len(values) < 2:
         return values[0], values[0]
     low, _, high = quantiles(values, n=4, method="inclusive")

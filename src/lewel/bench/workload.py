@@ -1,4 +1,4 @@
-"""What a step is measured on, and the networks and optimisers that all contenders share."""
+"""The sizes of a benchmark, and the networks and optimisers that all entries share."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from lewel.backbones import build_backbone
 from lewel.errors import UserError
+from lewel.interop.backbones import build_backbone
 from lewel.nn.backbone import Backbone
 from lewel.nn.teacher import Statistics
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 
-FROM_PIXELS = 128  # channels_last from this size on, the rule that runs follow
+FROM_PIXELS = 128  # channels_last from this image size, as in a run
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Workload:
         return torch.channels_last if last else torch.contiguous_format
 
     def fitting_norm_groups(self) -> int:
-        """ShuffleBN's groups, or as many as the batch has parts of two images for."""
+        """The ShuffleBN groups, or fewer if a group would have less than two images."""
         fits = (g for g in range(self.norm_groups, 0, -1) if self.batch_size % g == 0)
         return next(g for g in fits if g == 1 or self.batch_size >= 2 * g)
 
     def new_backbone(self) -> Backbone:
-        """The same backbone with the same weights for every contender."""
+        """The same backbone with the same weights for every entry."""
         torch.manual_seed(self.seed)
         backbone = build_backbone(self.backbone, self.stem, self.width, self.image_size)
         if backbone.channels % self.groups:
@@ -78,14 +78,14 @@ class Workload:
         return backbone
 
     def new_views(self, layout: torch.memory_format, device: torch.device) -> list[Tensor]:
-        """Two views (B, 3, S, S) of noise: what they show costs nothing."""
+        """Two views (B, 3, S, S) of noise: the content does not affect the time."""
         noise = torch.Generator().manual_seed(self.seed)
         shape = (self.batch_size, 3, self.image_size, self.image_size)
         views = [torch.randn(shape, generator=noise) for _ in range(2)]
         return [view.to(device).contiguous(memory_format=layout) for view in views]
 
     def new_optimizer(self, module: nn.Module) -> Optimizer:
-        """The same optimiser for every contender, at a rate that changes little."""
+        """The same optimiser for every entry, with a small learning rate."""
         groups: list[dict[str, Any]] = parameter_groups(module, 1e-6, True)
         if self.optimizer == "lars":
             return LARS(groups, lr=1e-3)

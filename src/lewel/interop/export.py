@@ -1,4 +1,4 @@
-"""Names and configurations of other projects: our tensors as detectron2 and mmseg want them."""
+"""Converts tensor names and writes configurations for detectron2 and mmsegmentation."""
 
 import re
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ def _name_in_detectron2(name: str) -> str:
 
 
 def from_detectron2(tensors: Tensors) -> Tensors:
-    """detectron2's tensors of a ResNet under torchvision's names; other names stay as they are."""
+    """detectron2's tensors of a ResNet under torchvision's names; other names are unchanged."""
     return {_name_in_torchvision(name): value for name, value in tensors.items()}
 
 
 def _name_in_torchvision(name: str) -> str:
-    # A C4 detector keeps the last stage in its heads, apart from the rest of the backbone.
+    # A C4 detector has the last stage in its RoI heads, not in the backbone.
     name = re.sub(r"^roi_heads\.res5\.(?=\d)", "backbone.res5.", name)
     stage = re.search(r"(^|\.)res([2-5])\.\d+\.", name)
     if stage:
@@ -57,12 +57,12 @@ def is_detectron2(names: Sequence[str]) -> bool:
 
 
 def detectron2_checkpoint(tensors: Tensors) -> dict[str, Any]:
-    """What detectron2's checkpointer reads; it finds the backbone inside a detector by itself."""
+    """A checkpoint for detectron2, which matches the backbone of a detector by its names."""
     return {"model": to_detectron2(tensors), "__author__": "lewel", "matching_heuristics": True}
 
 
 def mmseg_checkpoint(tensors: Tensors) -> dict[str, Any]:
-    """What mmseg, mmdet and mmpretrain read: their ResNets have torchvision's names."""
+    """A checkpoint for mmseg, mmdet and mmpretrain: their ResNets have torchvision's names."""
     return {"state_dict": tensors}
 
 
@@ -72,7 +72,7 @@ def from_mmseg(tensors: Tensors) -> Tensors:
 
 
 def depth(name: str) -> int:
-    """The layers of a ResNet: resnext101_32x8d has 101."""
+    """The depth of a ResNet: 101 for resnext101_32x8d."""
     found = re.search(r"resne(?:x?)t(\d+)", name)
     assert found is not None, name
     return int(found[1])
@@ -81,7 +81,7 @@ def depth(name: str) -> int:
 def detectron2_config(
     name: str, weights: Path, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
-    """The settings that detectron2 needs for a ResNet that sees RGB and was trained with BN."""
+    """detectron2's settings for a ResNet with RGB input and batch norm."""
     block, _, shape = RESNETS[name]
     resnets: dict[str, Any] = {"DEPTH": depth(name), "STRIDE_IN_1X1": False, "NORM": "SyncBN"}
     if block is BasicBlock:
@@ -105,7 +105,7 @@ def detectron2_config(
 def mmseg_config(
     name: str, weights: Path, mean: Sequence[float], std: Sequence[float]
 ) -> dict[str, Any]:
-    """The `model` that mmseg needs for a ResNet that sees RGB and whose BN goes on learning."""
+    """mmseg's `model` for a ResNet with RGB input and trainable batch norm."""
     _, _, shape = RESNETS[name]
     kind: dict[str, Any] = {"type": "ResNet", "depth": depth(name)}
     if "groups" in shape:
@@ -125,5 +125,5 @@ def mmseg_config(
 
 
 def _in_bytes(values: Sequence[float]) -> list[float]:
-    """Colours of [0, 1] as those of [0, 255]."""
+    """Scale colours from [0, 1] to [0, 255]."""
     return [round(255 * value, 4) for value in values]

@@ -1,4 +1,4 @@
-"""Backbones as graphs that need none of our code: ONNX and torch.export."""
+"""Exports backbones as standalone graphs: ONNX and torch.export."""
 
 import logging
 import warnings
@@ -21,9 +21,9 @@ OUTPUTS = ("features", "feature_map")
 
 
 class FeatureGraph(nn.Module):
-    """A plain network -> pooled features (B, C) and, where it has one, the map (B, C, H, W).
+    """A network -> pooled features (B, C) and, if it has one, the feature map (B, C, H, W).
 
-    The map is what the network pools; timm networks with a norm in the head apply it afterwards.
+    The map is the input of the pooling; timm networks with a norm in the head apply it afterwards.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -41,8 +41,8 @@ class FeatureGraph(nn.Module):
 
     def _map(self, x: Tensor) -> tuple[Tensor, ...]:
         if x.ndim == 4:
-            come_last = getattr(self.net, "output_fmt", "NCHW") == "NHWC"
-            return (x.permute(0, 3, 1, 2) if come_last else x,)
+            channels_last = getattr(self.net, "output_fmt", "NCHW") == "NHWC"
+            return (x.permute(0, 3, 1, 2) if channels_last else x,)
         tokens = x[:, int(getattr(self.net, "num_prefix_tokens", 0)) :]
         side = round(tokens.shape[1] ** 0.5)
         if side**2 != tokens.shape[1]:
@@ -52,13 +52,13 @@ class FeatureGraph(nn.Module):
 
 def trace(net: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
     """The graph of a network for images (B, 3, S, S) of this size, any B."""
-    free = {"images": {0: torch.export.Dim("batch", min=1, max=65536)}}
+    dynamic = {"images": {0: torch.export.Dim("batch", min=1, max=65536)}}
     try:
-        return torch.export.export(FeatureGraph(net).eval(), (images,), dynamic_shapes=free)
-    except Exception as error:  # what torch cannot trace fails in many ways
+        return torch.export.export(FeatureGraph(net).eval(), (images,), dynamic_shapes=dynamic)
+    except Exception as error:  # tracing raises many types
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise RunError(
-            f"torch.export cannot trace this network for any number of images ({reason}): choose "
+            f"torch.export cannot trace this network with a dynamic batch size ({reason}): choose "
             "another --to."
         ) from None
 
@@ -67,29 +67,29 @@ def write_program(path: Path, net: nn.Module, images: Tensor) -> None:
     """A network as a torch.export archive."""
     program = trace(net, images)
 
-    def write(aside: Path) -> None:
-        with aside.open("wb") as file:  # by its name torch would want another ending
+    def write(temp: Path) -> None:
+        with temp.open("wb") as file:  # given a path, torch requires its own suffix
             torch.export.save(program, file)
 
     write_atomically(path, write)
 
 
 def program_features(path: Path, images: Tensor) -> list[Tensor]:
-    """What an archive of torch.export, one that we have written, gives for images."""
+    """The outputs of a torch.export archive of `write_program` for images."""
     with path.open("rb") as file:
         graph = torch.export.load(file).module()
     return list(graph(images))
 
 
 def need_onnx() -> None:
-    """Say in one sentence what ONNX needs and is not here."""
+    """Raise UserError if a package for ONNX is not installed."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise UserError(f"ONNX needs {' and '.join(missing)}: pip install 'lewel[onnx]'.")
 
 
 def write_onnx(path: Path, net: nn.Module, images: Tensor, opset: int = OPSET) -> None:
-    """A network as one ONNX file, `images` (B, 3, S, S) -> `features`, `feature_map`, any B."""
+    """A network as one ONNX file: `images` (B, 3, S, S) -> `features`, `feature_map`, any B."""
     need_onnx()
     if opset not in OPSETS:
         raise UserError(f"--opset {opset} is not one of {OPSETS[0]} to {OPSETS[-1]}.")
@@ -111,11 +111,11 @@ def write_onnx(path: Path, net: nn.Module, images: Tensor, opset: int = OPSET) -
             f"This network cannot be written in ONNX's opset {opset} (torch writes {written}): "
             f"use --opset {written}."
         )
-    write_atomically(path, lambda aside: program.save(aside, external_data=False))
+    write_atomically(path, lambda temp: program.save(temp, external_data=False))
 
 
 def onnx_features(path: Path, images: Tensor) -> list[Tensor]:
-    """What onnxruntime computes for images from an ONNX file."""
+    """The outputs of an ONNX file for images, computed by onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -125,7 +125,7 @@ def onnx_features(path: Path, images: Tensor) -> list[Tensor]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on its own parts."""
+    """Suppress the warnings and logs of the exporter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

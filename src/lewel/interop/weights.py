@@ -1,4 +1,4 @@
-"""Weights from anywhere: our own runs and others' checkpoints, read without running code."""
+"""Reads weights of our runs and of third-party checkpoints, without executing code."""
 
 import re
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from lewel.errors import UserError
 from lewel.interop.export import from_detectron2, is_detectron2
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
-CODE = re.compile(r"GLOBAL ([\w.]+)")  # what torch refuses to call
+CODE = re.compile(r"GLOBAL ([\w.]+)")  # a global that torch refuses to load
 TEACHER = re.compile(r"encoder_k|momentum|teacher|target|(^|[._])ema([._]|$)")
-SHOWN = 3  # names in a sentence
+SHOWN = 3  # names in a message
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -34,20 +34,20 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     if file.suffix == ".pkl" and not is_zipfile(file):
         raise UserError(
-            f"{file} is a pickle, which could run code: not loaded. Where you trust it, save its "
+            f"{file} is a pickle, which could run code: not loaded. If you trust it, save its "
             "arrays as tensors in a .pth file ({'model': ...} in detectron2)."
         )
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is no checkpoint fails in many ways
+    except Exception as error:  # torch raises many types for invalid files
         if code := CODE.search(str(error)):
             raise UserError(
                 f"{file} holds more than tensors ({code[1]}) and could run code: not loaded. Save "
-                "its state_dict alone, or as safetensors."
+                "only its state_dict, or as safetensors."
             ) from None
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        if reason.startswith("Weights only load failed"):  # followed by advice to run its code
-            reason = "it is no file of tensors that torch or safetensors has written"
+        if reason.startswith("Weights only load failed"):  # then advises weights_only=False
+            reason = "it is not a file of tensors written by torch or safetensors"
         raise UserError(f"{file} cannot be read as a checkpoint: {reason}.") from None
     tensors = _tensors_in(content)
     if not tensors:
@@ -56,10 +56,10 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration inside a checkpoint of ours; empty for other files."""
+    """The configuration in a checkpoint of lewel; empty for other files."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception:  # `read_weights` says what is wrong with it
+    except Exception:  # `read_weights` reports the error
         return {}
     ours = isinstance(content, dict) and {"config", "method", "step"} <= content.keys()
     config: dict[str, Any] = content["config"] if ours else {}
@@ -67,7 +67,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _tensors_in(content: Any) -> dict[str, Tensor]:
-    """The state_dict of a checkpoint, wherever its project puts it."""
+    """The state_dict of a checkpoint, under any of the usual keys."""
     if not isinstance(content, dict):
         return {}
     for name in CONTAINERS:
@@ -77,16 +77,16 @@ def _tensors_in(content: Any) -> dict[str, Tensor]:
 
 
 def load_weights(net: nn.Module, path: str | Path) -> None:
-    """Fill a network with the weights of a file, all of them."""
+    """Load the weights of a file into a network; all tensors must be there."""
     fill(net, read_weights(path), str(path))
 
 
 def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = False) -> list[str]:
-    """Fill a network with tensors that fit all of its own, under whatever prefix they stand.
+    """Load tensors into a network, whatever their prefix.
 
-    `online_net.backbone.`, `module.encoder_q.`, `backbone.` and so on are found by what follows
-    them; a classifier, projectors and other networks of the file are left aside. With `partial`
-    what does not fit stays as it is. Returns the names of those of its tensors that stayed.
+    Prefixes such as `online_net.backbone.`, `module.encoder_q.` or `backbone.` are recognised by
+    the names that follow; classifiers, projectors and other networks of the file are ignored. With
+    `partial` tensors that do not fit keep their values. Returns the names of these tensors.
     """
     wanted = net.state_dict()
     here = network_in(tensors, next(iter(wanted)), wanted)
@@ -98,7 +98,7 @@ def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = 
     elif missing:
         raise UserError(
             f"{what} lacks {len(missing)} of the network's {len(wanted)} tensors "
-            f"({some(missing)}; it has {some(list(tensors))}): is it the same network?"
+            f"({first_few(missing)}; it has {first_few(list(tensors))}): is it the same network?"
         )
     elif misfit:
         name = misfit[0]
@@ -114,10 +114,10 @@ def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = 
 def network_in(
     tensors: dict[str, Tensor], first: str, wanted: Iterable[str] = ()
 ) -> dict[str, Tensor]:
-    """The tensors of the network whose first one is called so, without what stands before it.
+    """The tensors of the network whose first tensor is `first`, without their prefix.
 
-    Of several the one with most of the wanted names is taken; of a student and its teacher the
-    student; or the one with most tensors.
+    Of several networks the one with most of the wanted names is used, then a student before its
+    teacher, then the one with most tensors.
     """
     prefixes = [name.removesuffix(first) for name in tensors if name.endswith(first)]
     found = {
@@ -133,6 +133,6 @@ def network_in(
     return found[max(found, key=rank)] if found else {}
 
 
-def some(names: list[str]) -> str:
-    """The first few of many names."""
+def first_few(names: list[str]) -> str:
+    """The first of many names, for a message."""
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

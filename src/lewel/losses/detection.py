@@ -1,4 +1,4 @@
-"""Losses of two-stage detectors; a beta of 0 is plain L1, torchvision's own is smooth at 1/9."""
+"""Losses of two-stage detectors: smooth L1 of boxes (beta 0 is L1; torchvision's 1/9), masks."""
 
 import torch
 import torch.nn.functional as F
@@ -6,12 +6,12 @@ from torch import Tensor
 from torchvision.ops import roi_align
 
 
-def region_losses(
+def roi_losses(
     scores: Tensor, deltas: Tensor, labels: Tensor, targets: Tensor, beta: float
 ) -> tuple[Tensor, Tensor]:
-    """Scores (R, K), deltas (R, 4 K), classes (R,), true deltas (R, 4) -> class and box loss.
+    """Scores (R, K), deltas (R, 4 K), classes (R,), target deltas (R, 4) -> class and box loss.
 
-    Class 0 is the background, which has no box; both losses are means over all R regions.
+    Class 0 is the background, which has no box; both losses are means over all R RoIs.
     """
     found = torch.where(labels > 0)[0]
     own = deltas.reshape(len(deltas), -1, 4)[found, labels[found]]
@@ -20,19 +20,19 @@ def region_losses(
 
 
 def mask_targets(masks: Tensor, boxes: Tensor, which: Tensor, size: int, aligned: bool) -> Tensor:
-    """Masks (M, H, W) cut by boxes (R, 4), box r of mask which[r] -> (R, S, S) of [0, 1].
+    """Masks (M, H, W) cropped to boxes (R, 4), box r of mask which[r] -> (R, S, S) of [0, 1].
 
-    Aligned cuts are rounded to 0 and 1, as detectron2 does; others stay soft, as torchvision's.
+    With `aligned` they are rounded to 0 and 1, as in detectron2; otherwise as in torchvision.
     """
     rows = torch.cat([which.to(boxes)[:, None], boxes], 1)
-    cut: Tensor = roi_align(masks[:, None].to(boxes), rows, (size, size), 1.0, aligned=aligned)[
+    crops: Tensor = roi_align(masks[:, None].to(boxes), rows, (size, size), 1.0, aligned=aligned)[
         :, 0
     ]
-    return (cut >= 0.5).to(cut) if aligned else cut
+    return (crops >= 0.5).to(crops) if aligned else crops
 
 
 def mask_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Logits (R, K, S, S), classes (R,), targets (R, S, S) -> mean over the own class's masks."""
+    """Logits (R, K, S, S), classes (R,), targets (R, S, S) -> mean over these classes' masks."""
     if not len(targets):
         return logits.sum() * 0  # keeps every weight in the graph
     own = logits[torch.arange(len(labels), device=labels.device), labels]

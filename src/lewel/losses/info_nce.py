@@ -7,10 +7,10 @@ from lewel.ops.precision import precise
 
 
 def info_nce(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
-    """-log of the positive's share among all candidates, the mean over the rows.
+    """-log of the positive's softmax probability among all candidates, the mean over the rows.
 
     Cosine similarities of the positives (M,) and of K negatives each (M, K) -> scalar. A negative
-    of -inf does not count. Eq. 4's denominator is read as the usual sum of exponentials. Float32
+    of -inf is ignored. Eq. 4's denominator is read as the usual sum of exponentials. Float32
     under autocast.
     """
     with torch.autocast(positive.device.type, enabled=False):

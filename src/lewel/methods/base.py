@@ -1,38 +1,50 @@
-"""The hooks that the training loop knows of a method: forward, after_step, before_epoch."""
+"""What a self-supervised method is: its hooks, and what the rest of lewel needs to know of it."""
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lewel.nn.heads import Encoder
+from lewel.nn.trainable import Step, Trainable
+
+__all__ = ["About", "Method", "Step", "both", "embedding_std", "weighted"]
 
 
-class Step(NamedTuple):
-    """What one forward gives: the loss to descend, numbers to log, keys of all ranks (or None)."""
+class About(NamedTuple):
+    """A method by its names; it stands in the method's own file."""
 
-    loss: Tensor
-    logs: dict[str, Tensor]
-    keys: Tensor | None = None
+    name: str  # of its file, and what --method takes
+    title: str  # as papers write it
+    summary: str  # one line for lists of methods
+    paper: str
+    counterpart: str | None = None  # the method without its learned maps, or with them
 
 
-class Method(nn.Module):
-    """A way to learn without labels. `student.backbone` is what is kept in the end."""
+class Method(Trainable):
+    """A self-supervised method. `student.backbone` is what is kept in the end.
 
+    The keyword arguments of its constructor are the settings that it takes: `head`, `teacher` and
+    `contrast` are groups (`--head.dim`), every other one is the method's own (`--options.NAME`).
+    """
+
+    about: ClassVar[About]
     student: Encoder
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) of the same images -> the step."""
         raise TypeError(f"{type(self).__name__} has no forward")
 
-    def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
-        """Once after each optimiser step, at this share of the training -> numbers to log."""
-        return {}
 
-    def before_epoch(self) -> None:
-        """Once before each epoch."""
+def weighted(global_loss: Tensor | None, aligned_loss: Tensor | None, beta: float) -> Tensor:
+    """L = (1 - beta) L_g + beta L_a; with beta 0 or 1 the other loss is not computed."""
+    if global_loss is None or aligned_loss is None:
+        only = aligned_loss if global_loss is None else global_loss
+        assert only is not None
+        return only
+    return (1 - beta) * global_loss + beta * aligned_loss  # Eq. 3
 
 
 def both(one: Step, two: Step) -> Step:
@@ -43,10 +55,10 @@ def both(one: Step, two: Step) -> Step:
 
 
 @torch.no_grad()
-def spread(embeddings: Tensor) -> Tensor:
-    """How spread out embeddings (B, D) are: 1 for random directions, 0 when all have collapsed.
+def embedding_std(embeddings: Tensor) -> Tensor:
+    """The standard deviation over the batch of normalised embeddings (B, D), times sqrt(D).
 
-    The standard deviation of the normalised embeddings over the batch, against 1/sqrt(D).
+    1 for random directions, 0 when all embeddings have collapsed to one.
     """
     normalised = F.normalize(embeddings.float(), dim=-1)
     size: int = embeddings.shape[-1]

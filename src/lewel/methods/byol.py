@@ -3,33 +3,34 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import Method, Step, spread
+from lewel.methods.base import About, Method, Step, embedding_std
 from lewel.nn.backbone import Backbone
-from lewel.nn.heads import Encoder, GlobalHead
-from lewel.nn.mlp import MLP
-from lewel.nn.teacher import Statistics, Teacher
-from lewel.optim.schedules import MomentumSchedule, teacher_momentum
+from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
+from lewel.nn.teacher import Teacher, TeacherSpec
 
 
 class BYOL(Method):
     """The student has backbone f, projector g and predictor q; the teacher has f and g."""
 
+    about = About(
+        name="byol",
+        title="BYOL",
+        summary="predict the teacher's embedding of the other view; no negatives",
+        paper="Grill et al., Bootstrap Your Own Latent, NeurIPS 2020",
+        counterpart="lewel_b",
+    )
+
     def __init__(
         self,
         backbone: Backbone,
         *,
-        dim: int = 256,
-        hidden: int = 4096,
-        head_norm: bool = True,
-        statistics: Statistics = "eman",
-        momentum: float = 0.98,
-        momentum_schedule: MomentumSchedule = "cosine",
+        head: HeadSpec = HeadSpec(),
+        teacher: TeacherSpec = TeacherSpec(),
     ) -> None:
         super().__init__()
-        self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        self.student = Encoder(backbone, GlobalHead(backbone.channels, hidden, dim, head_norm))
-        self.teacher = Teacher(self.student, statistics)
-        self.predict = MLP(dim, hidden, dim, head_norm)
+        self.student = Encoder(backbone, GlobalHead(backbone.channels, head))
+        self.teacher = Teacher(self.student, teacher)
+        self.predict = head.mlp(head.dim, head.dim)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
@@ -38,9 +39,8 @@ class BYOL(Method):
         loss = normalised_mse(self.predict(one.pooled), target2.pooled) + normalised_mse(
             self.predict(two.pooled), target1.pooled
         )
-        return Step(loss, {"spread": spread(one.pooled), "target_spread": spread(target1.pooled)})
+        std = {"embedding_std": one.pooled, "teacher_embedding_std": target1.pooled}
+        return Step(loss, {name: embedding_std(z) for name, z in std.items()})
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
-        alpha = teacher_momentum(self.momentum, progress, self.momentum_schedule)
-        self.teacher.update(self.student, alpha)
-        return {"teacher_momentum": alpha}
+        return {"teacher_momentum": self.teacher.follow(self.student, progress)}

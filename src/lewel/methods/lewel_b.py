@@ -3,78 +3,62 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import Method, Step, spread
-from lewel.nn.ablations import Maps, lewel_head, random_maps
+from lewel.methods.base import About, Method, Step, embedding_std, weighted
+from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
-from lewel.nn.heads import Embeddings, Encoder
-from lewel.nn.mlp import MLP
-from lewel.nn.teacher import Statistics, Teacher
-from lewel.optim.schedules import MomentumSchedule, teacher_momentum
+from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
+from lewel.nn.teacher import Teacher, TeacherSpec
 
 
 class LewelB(Method):
     """L = (1 - beta) L_g + beta L_a (Eq. 3), each a normalised mean square error (Eq. 5).
 
-    `aligned_weight` is beta, `groups` is h, `dim` is d and `aligned_dim` is c. The student has
-    backbone f, the coupled projector g, the aligned projector p, and the predictors q (`predict`)
-    and s (`predict_aligned`); the teacher has f, g and p. With beta = 0 nothing of the aligned
-    part is built, which is BYOL; with beta = 1 there is no global loss and so no q. `maps` and
-    `own_projector` are the paper's ablations (tables 5 and 6).
+    beta is `head.aligned_weight`, h `head.groups`, d `head.dim` and c `head.aligned_dim`. The
+    student has backbone f, the coupled projector g, the aligned projector p, and the predictors q
+    (`predict`) and s (`predict_aligned`); the teacher has f, g and p. With beta = 0 nothing of the
+    aligned part is built, which is BYOL; with beta = 1 there is no global loss and so no q.
     """
+
+    about = About(
+        name="lewel_b",
+        title="LEWEL_B",
+        summary="BYOL with learned maps: global and aligned embeddings",
+        paper="Huang et al., Learning Where to Learn, CVPR 2022",
+        counterpart="byol",
+    )
 
     def __init__(
         self,
         backbone: Backbone,
         *,
-        dim: int = 256,
-        hidden: int = 4096,
-        head_norm: bool = True,
-        aligned_dim: int = 256,
-        groups: int = 4,
-        aligned_weight: float = 0.5,
-        maps: Maps = "coupled",
-        own_projector: bool = True,
-        statistics: Statistics = "eman",
-        momentum: float = 0.98,
-        momentum_schedule: MomentumSchedule = "cosine",
+        head: AlignedHeadSpec = AlignedHeadSpec(),
+        teacher: TeacherSpec = TeacherSpec(),
     ) -> None:
         super().__init__()
-        self.aligned_weight = aligned_weight
-        self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        head = lewel_head(
-            backbone.channels,
-            hidden,
-            dim,
-            aligned_dim=aligned_dim,
-            groups=groups,
-            aligned_weight=aligned_weight,
-            maps=maps,
-            norm=head_norm,
-            own_projector=own_projector,
-        )
-        self.student = Encoder(backbone, head)
-        self.teacher = Teacher(self.student, statistics)
-        if aligned_weight < 1:
-            self.predict = MLP(dim, hidden, dim, head_norm)
-        if aligned_weight > 0:
-            self.predict_aligned = MLP(aligned_dim, hidden, aligned_dim, head_norm)
+        self.beta = head.aligned_weight
+        self.student = Encoder(backbone, lewel_head(backbone.channels, head))
+        self.teacher = Teacher(self.student, teacher)
+        if self.beta < 1:
+            self.predict = head.mlp(head.dim, head.dim)
+        if self.beta > 0:
+            self.predict_aligned = head.mlp(head.aligned_dim, head.aligned_dim)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
-        given = random_maps(self.student, views[0])  # else each view looks by its own maps
+        given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         target1, target2 = self.teacher(*views, maps=given)
         one, two = (self.student(view, given) for view in views)
-        logs = {"spread": spread(one.pooled), "target_spread": spread(target1.pooled)}
-        if self.aligned_weight == 0:
-            return Step(self.global_loss(one, target2) + self.global_loss(two, target1), logs)
-        aligned = self.aligned_loss(one, target2) + self.aligned_loss(two, target1)
-        logs["loss_aligned"] = aligned.detach()
-        if self.aligned_weight == 1:
-            return Step(aligned, logs)
-        pooled = self.global_loss(one, target2) + self.global_loss(two, target1)
-        logs["loss_global"] = pooled.detach()
-        beta = self.aligned_weight
-        return Step((1 - beta) * pooled + beta * aligned, logs)  # Eq. 3
+        losses: dict[str, Tensor] = {}
+        if self.beta > 0:
+            losses["loss_aligned"] = self.aligned_loss(one, target2) + self.aligned_loss(
+                two, target1
+            )
+        if self.beta < 1:
+            losses["loss_global"] = self.global_loss(one, target2) + self.global_loss(two, target1)
+        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
+        std = {"embedding_std": one.pooled, "teacher_embedding_std": target1.pooled}
+        logs = {name: embedding_std(z) for name, z in std.items()}
+        return Step(loss, logs | {name: part.detach() for name, part in losses.items()})
 
     def global_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_g: the embeddings (B, d) of the pooled features."""
@@ -86,6 +70,4 @@ class LewelB(Method):
         return self.predict_aligned.loss(view.aligned, target.aligned, normalised_mse)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
-        alpha = teacher_momentum(self.momentum, progress, self.momentum_schedule)
-        self.teacher.update(self.student, alpha)
-        return {"teacher_momentum": alpha}
+        return {"teacher_momentum": self.teacher.follow(self.student, progress)}

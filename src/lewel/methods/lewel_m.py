@@ -4,68 +4,51 @@ import torch
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import Method, Step, both, spread
-from lewel.nn.ablations import Maps, lewel_head, random_maps
+from lewel.methods.base import About, Method, Step, both, embedding_std, weighted
+from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
-from lewel.nn.heads import Embeddings, Encoder
-from lewel.nn.memory import Queue
+from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
 from lewel.nn.norm import normalise_in_groups
-from lewel.nn.teacher import Statistics, Teacher
+from lewel.nn.queue import ContrastSpec, Queue
+from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
 from lewel.ops.precision import unit
-from lewel.ops.ranks import gather, share
-from lewel.optim.schedules import MomentumSchedule, teacher_momentum
+from lewel.ops.ranks import gather, local_chunk
 
 
 class LewelM(Method):
     """L = (1 - beta) L_g + beta L_a (Eq. 3), each an InfoNCE loss (Eq. 4).
 
-    `aligned_weight` is beta, `groups` is h, `dim` is d and `aligned_dim` is c. Student and teacher
-    have backbone f, the coupled projector g and the aligned projector p. The negatives of L_g are
-    the queue's; those of L_a are the aligned embeddings of all other images of the global batch.
-    With beta = 0 nothing of the aligned part is built, which is MoCo v2; beta = 1 needs no queue.
-    `maps` and `own_projector` are the paper's ablations (tables 5 and 6).
+    beta is `head.aligned_weight`, h `head.groups`, d `head.dim` and c `head.aligned_dim`. Student
+    and teacher have backbone f, the coupled projector g and the aligned projector p. The negatives
+    of L_g are the queue's; those of L_a are the aligned embeddings of all other images of the
+    global batch. With beta = 0 nothing of the aligned part is built, which is MoCo v2; beta = 1
+    needs no queue.
     """
+
+    about = About(
+        name="lewel_m",
+        title="LEWEL_M",
+        summary="MoCo v2 with learned maps: global and aligned embeddings",
+        paper="Huang et al., Learning Where to Learn, CVPR 2022",
+        counterpart="moco_v2",
+    )
 
     def __init__(
         self,
         backbone: Backbone,
         *,
-        dim: int = 128,
-        hidden: int = 2048,
-        head_norm: bool = True,
-        aligned_dim: int = 128,
-        groups: int = 4,
-        aligned_weight: float = 0.5,
-        maps: Maps = "coupled",
-        own_projector: bool = True,
-        queue: int = 65_536,
-        temperature: float = 0.2,
-        symmetric: bool = False,
-        norm_groups: int = 8,
-        statistics: Statistics = "ema",
-        momentum: float = 0.999,
-        momentum_schedule: MomentumSchedule = "constant",
+        head: AlignedHeadSpec = AlignedHeadSpec(dim=128, hidden=2048, aligned_dim=128),
+        teacher: TeacherSpec = MOCO,
+        contrast: ContrastSpec = ContrastSpec(),
     ) -> None:
         super().__init__()
-        self.aligned_weight, self.temperature = aligned_weight, temperature
-        self.symmetric = symmetric
-        self.momentum, self.momentum_schedule = momentum, momentum_schedule
-        head = lewel_head(
-            backbone.channels,
-            hidden,
-            dim,
-            aligned_dim=aligned_dim,
-            groups=groups,
-            aligned_weight=aligned_weight,
-            maps=maps,
-            norm=head_norm,
-            own_projector=own_projector,
-        )
-        self.student = Encoder(backbone, head)
-        shuffle = normalise_in_groups(self.student, norm_groups)
-        self.teacher = Teacher(self.student, statistics, shuffle)
-        if aligned_weight < 1:
-            self.queue = Queue(queue, dim)
+        self.beta = head.aligned_weight
+        self.temperature, self.symmetric = contrast.temperature, contrast.symmetric
+        self.student = Encoder(backbone, lewel_head(backbone.channels, head))
+        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
+        self.teacher = Teacher(self.student, teacher, shuffle)
+        if self.beta < 1:
+            self.queue = Queue(contrast.queue, head.dim)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
@@ -75,21 +58,20 @@ class LewelM(Method):
 
     def contrast(self, view: Tensor, other: Tensor) -> Step:
         """One direction: the student's view against the teacher's other view."""
-        given = random_maps(self.student, view)  # else each view looks by its own maps
+        given = random_maps(self.student, view)  # None but in Table 6's ablation
         (target,) = self.teacher(other, maps=given)
         student = self.student(view, given)
         key = unit(target.pooled)
-        logs = {"spread": spread(student.pooled), "target_spread": spread(key)}
-        if self.aligned_weight == 0:
-            return Step(self.global_loss(student, key), logs, gather(key))
-        aligned = self.aligned_loss(student, target)
-        logs["loss_aligned"] = aligned.detach()
-        if self.aligned_weight == 1:
-            return Step(aligned, logs)
-        pooled = self.global_loss(student, key)
-        logs["loss_global"] = pooled.detach()
-        beta = self.aligned_weight
-        return Step((1 - beta) * pooled + beta * aligned, logs, gather(key))  # Eq. 3
+        losses: dict[str, Tensor] = {}
+        if self.beta > 0:
+            losses["loss_aligned"] = self.aligned_loss(student, target)
+        if self.beta < 1:
+            losses["loss_global"] = self.global_loss(student, key)
+        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
+        std = {"embedding_std": student.pooled, "teacher_embedding_std": key}
+        logs = {name: embedding_std(z) for name, z in std.items()}
+        logs |= {name: part.detach() for name, part in losses.items()}
+        return Step(loss, logs, gather(key) if self.beta < 1 else None)
 
     def global_loss(self, view: Embeddings, key: Tensor) -> Tensor:
         """L_g: embeddings (B, d) against keys (B, d) and the queue."""
@@ -106,13 +88,12 @@ class LewelM(Method):
         with torch.autocast(query.device.type, enabled=False):
             positive = (query * key).sum(-1)  # (B, d/h)
             similarity = torch.einsum("ikc,jlc->ikjl", query, others)  # every pair of embeddings
-        same_image = share(torch.eye(len(others), dtype=torch.bool, device=query.device))
+        same_image = local_chunk(torch.eye(len(others), dtype=torch.bool, device=query.device))
         negative = similarity.masked_fill(same_image[:, None, :, None], -torch.inf)
         return info_nce(positive.flatten(), negative.flatten(2).flatten(0, 1), self.temperature)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
-        alpha = teacher_momentum(self.momentum, progress, self.momentum_schedule)
-        self.teacher.update(self.student, alpha)
+        alpha = self.teacher.follow(self.student, progress)
         if keys is not None:
             self.queue.enqueue(keys)  # after the loss: a view never meets its own key
         return {"teacher_momentum": alpha}

@@ -1,115 +1,60 @@
-"""The heads that the paper compares with its coupled head (tables 5 and 6)."""
-
-from typing import Literal
+"""The heads of the paper's ablations (Tables 5 and 6)."""
 
 import torch
 from torch import Tensor, nn
 
-from lewel.nn.heads import CoupledHead, Embeddings, Encoder, GlobalHead
-from lewel.nn.mlp import MLP
+from lewel.nn.heads import AlignedHeadSpec, CoupledHead, Embeddings, Encoder, GlobalHead
 from lewel.ops.maps import softmax_maps, uniform_maps
-
-Maps = Literal["coupled", "separate", "random", "uniform"]
 
 
 class UncoupledHead(CoupledHead):
     """Global and aligned embeddings by maps that do not come from the projector g.
 
-    `separate`: a projector of its own scores the positions. `random`: Gaussian scores, drawn anew
-    in each step by `random_maps`. `uniform`: average pooling, so that p is one more projector
-    beside g and nothing else. Without a global loss (`with_global`) there is no g, and the mean of
-    the aligned embeddings stands for the image.
+    `separate`: a projector of its own scores the locations. `random`: Gaussian scores, drawn anew
+    in each step by `random_maps`. `uniform`: average pooling, so that p is just a second
+    projector. Without a global loss (beta = 1) there is no g, and the global embedding is the mean
+    of the aligned ones.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        hidden: int,
-        dim: int,
-        *,
-        aligned_dim: int,
-        groups: int,
-        maps: Maps,
-        norm: bool = True,
-        own_projector: bool = True,
-        with_global: bool = True,
-    ) -> None:
-        super().__init__(
-            channels,
-            hidden,
-            dim,
-            aligned_dim=aligned_dim,
-            groups=groups,
-            norm=norm,
-            own_projector=own_projector,
-        )
-        self.dim, self.maps, self.with_global = dim, maps, with_global
-        if maps == "separate":
-            self.project_maps = MLP(channels, hidden, dim, norm)
-        if not with_global and own_projector:
+    def __init__(self, channels: int, spec: AlignedHeadSpec) -> None:
+        super().__init__(channels, spec)
+        if spec.maps == "separate":
+            self.project_maps = spec.mlp(channels, spec.dim)
+        self.with_global = spec.aligned_weight < 1
+        if not self.with_global and spec.aligned_projector == "own":
             del self.project
 
     def forward(self, features: Tensor, maps: Tensor | None = None) -> Embeddings:
         """Features (B, N, C) and random maps (B, D, N); other maps are made here."""
-        maps = self.look(features) if maps is None else maps
+        maps = self.make_maps(features) if maps is None else maps
         aligned = self.align(features, maps)
         pooled = self.project(features.mean(1)) if self.with_global else aligned.mean(1)
         return Embeddings(pooled, aligned, maps)
 
-    def look(self, features: Tensor) -> Tensor:
-        """The maps (B, D, N); uniform ones are as many as make one representation."""
-        if self.maps == "separate":
+    def make_maps(self, features: Tensor) -> Tensor:
+        """The maps (B, D, N); uniform maps are only h, which give one representation."""
+        if self.spec.maps == "separate":
             return softmax_maps(self.project_maps(features))
-        if self.maps == "random":
-            return self.chance(len(features), features.shape[1], features.device)
-        return uniform_maps(features).expand(-1, self.groups, -1)
+        if self.spec.maps == "random":
+            return self.draw_maps(len(features), features.shape[1], features.device)
+        return uniform_maps(features).expand(-1, self.spec.groups, -1)
 
-    def chance(self, batch: int, positions: int, device: torch.device) -> Tensor:
+    def draw_maps(self, batch: int, locations: int, device: torch.device) -> Tensor:
         """Random maps (B, D, N)."""
-        return softmax_maps(torch.randn(batch, positions, self.dim, device=device))
+        return softmax_maps(torch.randn(batch, locations, self.spec.dim, device=device))
 
 
 def random_maps(encoder: Encoder, images: Tensor) -> Tensor | None:
-    """One draw of random maps (B, D, N) for all views of images; None where maps are no chance."""
+    """One draw of random maps (B, D, N) for all views of images; None where maps are not random."""
     head = encoder.head
-    if not isinstance(head, UncoupledHead) or head.maps != "random":
+    if not isinstance(head, UncoupledHead) or head.spec.maps != "random":
         return None
-    return head.chance(len(images), encoder.backbone.positions(images.shape[-1]), images.device)
+    locations = encoder.backbone.locations(images.shape[-1])
+    return head.draw_maps(len(images), locations, images.device)
 
 
-def lewel_head(
-    channels: int,
-    hidden: int,
-    dim: int,
-    *,
-    aligned_dim: int,
-    groups: int,
-    aligned_weight: float,
-    maps: Maps,
-    norm: bool,
-    own_projector: bool,
-) -> nn.Module:
-    """The head that a method needs: nothing that its losses leave unused is built."""
-    if aligned_weight == 0:
-        return GlobalHead(channels, hidden, dim, norm)
-    if maps == "coupled":
-        return CoupledHead(
-            channels,
-            hidden,
-            dim,
-            aligned_dim=aligned_dim,
-            groups=groups,
-            norm=norm,
-            own_projector=own_projector,
-        )
-    return UncoupledHead(
-        channels,
-        hidden,
-        dim,
-        aligned_dim=aligned_dim,
-        groups=groups,
-        maps=maps,
-        norm=norm,
-        own_projector=own_projector,
-        with_global=aligned_weight < 1,
-    )
+def lewel_head(channels: int, spec: AlignedHeadSpec) -> nn.Module:
+    """The head for a spec; it has no projector that the losses leave unused."""
+    if spec.aligned_weight == 0:
+        return GlobalHead(channels, spec)
+    return CoupledHead(channels, spec) if spec.maps == "coupled" else UncoupledHead(channels, spec)

@@ -1,4 +1,4 @@
-"""Backbones: plain torchvision and timm networks whose last features are read as tokens."""
+"""Backbones: torchvision and timm networks whose last feature map is read as tokens."""
 
 from contextlib import suppress
 from typing import Any, Literal
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
 
 Stem = Literal["imagenet", "medium", "small"]
 Depths = tuple[int, int, int, int]
@@ -32,8 +34,8 @@ def build_resnet(name: str, *, stem: Stem = "imagenet", width: int = STOCK) -> R
     """A torchvision ResNet without its classifier, (B, 3, S, S) -> (B, C).
 
     `medium` and `small` replace the 7x7 convolution and the max-pool (stride 4) by a 3x3
-    convolution of stride 2 or 1, so that images of 64 or 32 px keep 4x4 positions. `width` is the
-    channels of the first stage.
+    convolution of stride 2 or 1, so that images of 64 or 32 px keep 4x4 locations. `width` is the
+    number of channels of the first stage.
     """
     block, depths, shape = RESNETS[name]
     net = models.ResNet(block, list(depths), **shape)
@@ -53,7 +55,7 @@ def build_resnet(name: str, *, stem: Stem = "imagenet", width: int = STOCK) -> R
 def _remake_stages(
     net: ResNet, block: type[BasicBlock | Bottleneck], depths: Depths, width: int
 ) -> None:
-    """Build the four stages anew at another width, initialised as torchvision does."""
+    """Rebuild the four stages at another width, initialised as torchvision does."""
     net.inplanes = width
     for number, depth in enumerate(depths):
         stage = net._make_layer(
@@ -71,37 +73,37 @@ def build_timm(name: str, image_size: int) -> nn.Module:
 
 
 def build_timm_with_settings(name: str, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
-    """A timm network without classifier and pooling, and the settings that it took beside these."""
+    """A timm network without classifier and pooling, and the other arguments it accepted."""
     import timm
 
-    # Transformers have to know the size, and would rename their norm for average pooling.
+    # Transformers need the size, and would rename their norm for average pooling.
     size: dict[str, Any] = {"img_size": image_size}
     for extra in ({**size, "fc_norm": False}, size):
-        with suppress(TypeError):  # other networks know no such settings
+        with suppress(TypeError):  # other networks have no such arguments
             return timm.create_model(name, num_classes=0, global_pool="", **extra), extra
     return timm.create_model(name, num_classes=0, global_pool=""), {}
 
 
 class Backbone(nn.Module):
-    """A plain network `net`, read as tokens before its pooling: (B, 3, S, S) -> (B, N, C)."""
+    """A network `net` that gives tokens before its pooling: (B, 3, S, S) -> (B, N, C)."""
 
     channels: int
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self._positions: dict[int, int] = {}
+        self._locations: dict[int, int] = {}
 
-    def positions(self, image_size: int) -> int:
-        """N for images of this size; raises where the network cannot take them."""
-        if image_size not in self._positions:
+    def locations(self, image_size: int) -> int:
+        """The number of spatial locations N for an image size; raises if it is not supported."""
+        if image_size not in self._locations:
             was_training = self.training
             self.eval()
             with torch.no_grad():
                 tokens = self(next(self.parameters()).new_zeros(1, 3, image_size, image_size))
             self.train(was_training)
-            self._positions[image_size] = int(tokens.shape[1])
-        return self._positions[image_size]
+            self._locations[image_size] = int(tokens.shape[1])
+        return self._locations[image_size]
 
 
 class ResNetBackbone(Backbone):
@@ -144,11 +146,11 @@ def grid_tokens(features: Tensor) -> Tensor:
 
 
 FORMATS = ("torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export")
-GRAPHS = ("onnx", "torch-export")  # hold the network itself, and so take any
+GRAPHS = ("onnx", "torch-export")  # contain the network itself, so any will do
 
 
 def exports_of(name: str, stem: Stem, width: int) -> tuple[str, ...]:
-    """The formats that a backbone can be exported to, by what other projects can build."""
+    """The formats that a backbone can be exported to."""
     return tuple(to for to in FORMATS if obstacle(to, name, stem, width) is None)
 
 

@@ -1,6 +1,7 @@
-"""What turns backbone features into embeddings: the global head, and the paper's coupled head."""
+"""Heads from backbone features to embeddings: the global head and the paper's coupled head."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +11,22 @@ from lewel.nn.mlp import MLP
 from lewel.ops.maps import softmax_maps
 from lewel.ops.ranks import gather
 
+Maps = Literal["coupled", "separate", "random", "uniform"]
+
 
 class Embeddings(NamedTuple):
-    """What a head makes of one view."""
+    """The output of a head for one view."""
 
     pooled: Tensor  # (B, D) the global embedding z
     aligned: Tensor | None = None  # (B, D/h, c) the aligned embeddings z_k
     maps: Tensor | None = None  # (B, D, N) the alignment maps W
 
     def gathered(self, order: Tensor) -> "Embeddings":
-        """The images of all ranks, those that `order` names."""
+        """The rows `order` of the embeddings of all ranks."""
         return Embeddings(*(None if part is None else gather(part)[order] for part in self))  # type: ignore[arg-type]
 
     def chunk(self, parts: int) -> list["Embeddings"]:
-        """Views that went through together, apart again."""
+        """Split a batch of several views into views."""
         pooled = self.pooled.chunk(parts)
         if self.aligned is None or self.maps is None:
             return [Embeddings(z) for z in pooled]
@@ -31,12 +34,39 @@ class Embeddings(NamedTuple):
         return [Embeddings(*view) for view in zip(pooled, aligned, maps, strict=True)]
 
 
+@dataclass(frozen=True)
+class HeadSpec:
+    """Sizes of projectors and predictors; the defaults are BYOL's."""
+
+    dim: int = 256  # d, of the global embedding
+    hidden: int = 4096
+    norm: Literal["batch", "none"] = "batch"
+
+    def mlp(self, inputs: int, outputs: int) -> MLP:
+        """A projector or predictor of these hidden units and norm."""
+        return MLP(inputs, self.hidden, outputs, self.norm == "batch")
+
+
+@dataclass(frozen=True)
+class AlignedHeadSpec(HeadSpec):
+    """A HeadSpec with aligned embeddings; the defaults are LEWEL_B's.
+
+    `maps` and `aligned_projector` are the paper's ablations (Tables 5 and 6).
+    """
+
+    aligned_dim: int = 256  # c, of each aligned embedding
+    groups: int = 4  # h of Eq. 2
+    aligned_weight: float = 0.5  # beta of Eq. 3
+    maps: Maps = "coupled"
+    aligned_projector: Literal["own", "shared"] = "own"
+
+
 class GlobalHead(nn.Module):
     """Global average pooling and one projector g: features (B, N, C) -> z (B, D)."""
 
-    def __init__(self, channels: int, hidden: int, dim: int, norm: bool = True) -> None:
+    def __init__(self, channels: int, spec: HeadSpec) -> None:
         super().__init__()
-        self.project = MLP(channels, hidden, dim, norm)
+        self.project = spec.mlp(channels, spec.dim)
 
     def forward(self, features: Tensor) -> Embeddings:
         return Embeddings(self.project(features.mean(1)))
@@ -45,29 +75,20 @@ class GlobalHead(nn.Module):
 class CoupledHead(nn.Module):
     """One projector g gives both the global embedding and the maps (section 3.2, figure 2).
 
-    `groups` is h of Eq. 2; `aligned_dim` is c, the size of each of the D/h aligned embeddings.
-    Without its own p (`own_projector`, table 6) g projects what the maps gather too.
+    Where p is shared (`aligned_projector`, Table 6) g also projects the aggregated features.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        hidden: int,
-        dim: int,
-        *,
-        aligned_dim: int,
-        groups: int,
-        norm: bool = True,
-        own_projector: bool = True,
-    ) -> None:
+    def __init__(self, channels: int, spec: AlignedHeadSpec) -> None:
         super().__init__()
-        for name, value in (("the projector's output size d", dim), ("the backbone", channels)):
-            if value % groups:
-                raise ValueError(f"{name} has {value} channels, not a multiple of h = {groups}")
-        self.groups, self.own_projector = groups, own_projector
-        self.project = MLP(channels, hidden, dim, norm)
-        if own_projector:
-            self.project_aligned = MLP(channels, hidden, aligned_dim, norm)
+        for name, value in (("the projector", spec.dim), ("the backbone", channels)):
+            if value % spec.groups:
+                raise ValueError(
+                    f"{name} has {value} channels, not a multiple of h = {spec.groups}"
+                )
+        self.spec = spec
+        self.project = spec.mlp(channels, spec.dim)
+        if spec.aligned_projector == "own":
+            self.project_aligned = spec.mlp(channels, spec.aligned_dim)
 
     def forward(self, features: Tensor) -> Embeddings:
         """Features (B, N, C) -> z (B, D), z_k (B, D/h, c), W (B, D, N)."""
@@ -77,13 +98,14 @@ class CoupledHead(nn.Module):
         return Embeddings(out[:, 0], self.align(features, maps), maps)
 
     def align(self, features: Tensor, maps: Tensor) -> Tensor:
-        """What the maps (B, D, N) gather, projected by p: (B, D/h, c)."""
-        projector = self.project_aligned if self.own_projector else self.project
-        return projector.forward_aggregated(features, maps, self.groups)
+        """Features aggregated by the maps (B, D, N) and projected by p: (B, D/h, c)."""
+        own = self.spec.aligned_projector == "own"
+        projector = self.project_aligned if own else self.project
+        return projector.forward_aggregated(features, maps, self.spec.groups)
 
 
 class Encoder(nn.Module):
-    """A backbone and its head; both student and teacher are one: (B, 3, S, S) -> Embeddings."""
+    """A backbone and its head, as student or teacher: (B, 3, S, S) -> Embeddings."""
 
     def __init__(self, backbone: Backbone, head: nn.Module) -> None:
         super().__init__()
@@ -91,7 +113,7 @@ class Encoder(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor, maps: Tensor | None = None) -> Embeddings:
-        """With `maps` (B, D, N) the head looks by these."""
+        """With `maps` (B, D, N) the head aggregates by these."""
         features = self.backbone(images)
         out: Embeddings = self.head(features) if maps is None else self.head(features, maps)
         return out

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lewel.ops.aggregate import aggregate_linear, project_first_is_cheaper, project_positions
+from lewel.ops.aggregate import aggregate_linear, project_first_is_cheaper, project_locations
 from lewel.ops.perceptron import (
     Loss,
     gathered_moments,
@@ -19,8 +19,8 @@ class MLP(nn.Module):
     """Linear, batch norm, ReLU, linear, on tokens (..., inputs) -> (..., outputs).
 
     Batch norm takes its statistics over all leading dimensions together; `norm` switches it off.
-    Where tokens are many the norm is folded into the layer before it: the same numbers, without a
-    pass over the hidden activations, which for the aligned part are the largest tensors of a step.
+    With many tokens the norm is folded into the layer before it: the same result, without a pass
+    over the hidden activations, which for the aligned embeddings are the largest tensors of a step.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int, norm: bool = True) -> None:
@@ -52,10 +52,10 @@ class MLP(nn.Module):
 
         (B, N, C), (B, D, N) -> (B, D/h, outputs).
         """
-        positions, channels = features.shape[1:]
-        few = 2 * groups * positions <= maps.shape[1] // groups
+        locations, channels = features.shape[1:]
+        few = 2 * groups * locations <= maps.shape[1] // groups
         if not (few and self._can_fold(features)) or not project_first_is_cheaper(
-            positions, channels, maps.shape[1], groups
+            locations, channels, maps.shape[1], groups
         ):
             return self.finish(
                 aggregate_linear(features, maps, self.first.weight, self.first.bias, groups)
@@ -69,24 +69,24 @@ class MLP(nn.Module):
         return out.view(*hidden.shape[:-1], -1)
 
     def _gather(self, features: Tensor, maps: Tensor, groups: int) -> Tensor:
-        """forward_aggregated where positions are few: normalised before they are gathered."""
-        batch, positions, _ = features.shape
-        grouped = maps.to(features.dtype).reshape(batch, -1, groups * positions)  # (B, K, h N)
+        """forward_aggregated for few locations: they are normalised before the aggregation."""
+        batch, locations, _ = features.shape
+        grouped = maps.to(features.dtype).reshape(batch, -1, groups * locations)  # (B, K, h N)
         norm, weight = self._norm(), self.first.weight
         if norm.training:
-            # A map sums to 1: what is taken from all features is taken from what it gathers. Their
-            # mean is no part of a variance, and would only cost it digits.
+            # A map sums to 1, so subtracting a vector from all features subtracts it from the
+            # aggregate. Without their mean the variance loses no digits to cancellation.
             mean = features.mean((0, 1))
-            values = project_positions(features - mean, weight, groups)
+            values = project_locations(features - mean, weight, groups)
             centre, variance = gathered_moments(grouped, values)
             rows = grouped.shape[0] * grouped.shape[1]
-            self._remember(F.linear(mean, weight, self.first.bias) + centre, variance, rows)
+            self._update_running(F.linear(mean, weight, self.first.bias) + centre, variance, rows)
             scale = norm.weight * (variance + norm.eps).rsqrt()
             centre = self.first.bias + centre
             values = values * scale + self._offset(centre, scale) / groups
         else:
             scale, offset = self._running()
-            values = project_positions(features, weight * scale[:, None], groups)
+            values = project_locations(features, weight * scale[:, None], groups)
             values += offset / groups
         return gathered_perceptron(grouped, values, self.last.weight, self.last.bias)
 
@@ -95,15 +95,15 @@ class MLP(nn.Module):
         return self.norm
 
     def _can_fold(self, tokens: Tensor) -> bool:
-        """Whether the norm is a plain one, in full precision: not in groups, not over ranks.
+        """Whether the norm is a plain BatchNorm1d in float32: no ShuffleBN groups, no SyncBN.
 
-        Only on a CPU: parts that fit its cache would be many small kernels of a GPU.
+        Only on a CPU: chunks that fit its cache would be many small kernels on a GPU.
         """
         plain = type(self.norm) is nn.BatchNorm1d and self.norm.momentum is not None
         return plain and tokens.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
     def _folds(self, rows: Tensor) -> bool:
-        """Whether rows (M, inputs) are so many that it pays to fold the norm."""
+        """Whether rows (M, inputs) are so many that folding the norm is faster."""
         if not self._can_fold(rows):
             return False
         tokens, inputs = rows.shape
@@ -117,7 +117,7 @@ class MLP(nn.Module):
         if norm.training:
             mean = F.linear(rows.mean(0), first.weight, first.bias)
             variance = linear_variance(rows, first.weight)
-            self._remember(mean, variance, len(rows))
+            self._update_running(mean, variance, len(rows))
             scale = norm.weight * (variance + norm.eps).rsqrt()
             offset = self._offset(mean, scale)
         else:
@@ -125,7 +125,7 @@ class MLP(nn.Module):
         return first.weight * scale[:, None], offset
 
     def _running(self) -> tuple[Tensor, Tensor]:
-        """What the norm multiplies by and what it adds, by the statistics that it has gathered."""
+        """Scale and offset of the norm by its running statistics."""
         norm = self._norm()
         assert norm.running_mean is not None and norm.running_var is not None
         scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
@@ -135,8 +135,8 @@ class MLP(nn.Module):
         return self._norm().bias + (self.first.bias - mean) * scale
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, rows: int) -> None:
-        """Move the norm's own statistics towards those of a batch, as the norm would itself."""
+    def _update_running(self, mean: Tensor, variance: Tensor, rows: int) -> None:
+        """Update the running statistics as the norm would itself."""
         norm = self._norm()
         if norm.running_mean is None or norm.running_var is None:
             return

@@ -1,4 +1,4 @@
-"""Batch norm over ranks, and in groups of the batch: on one device, what many devices do."""
+"""Batch norm: SyncBN, ShuffleBN groups on one device, PreciseBN."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from lewel.ops.ranks import mean_over_ranks, ranks
 
 
 def normalise_in_groups(network: nn.Module, groups: int) -> bool:
-    """Let every batch norm take its statistics in so many parts of the global batch.
+    """Let every batch norm take its statistics in `groups` groups of the global batch.
 
-    A rank is a part by itself, or several. True where there is more than one part in all.
+    Each rank is one group or several. Returns whether there is more than one group in all.
     """
     mine = max(1, groups // ranks())
     if mine > 1:
@@ -26,16 +26,16 @@ def normalise_in_groups(network: nn.Module, groups: int) -> bool:
 
 
 def synchronise(network: nn.Module) -> None:
-    """Let every batch norm take its statistics over all GPUs."""
+    """Convert every batch norm to SyncBN."""
     from timm.layers.norm_act import convert_sync_batchnorm
 
-    # timm's: torch's own would lose the activations that some of timm's norms hold.
+    # timm's conversion: torch's would drop the activations inside some of timm's norms.
     convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
 
 
 @torch.no_grad()
 def average_statistics(network: nn.Module) -> None:
-    """Give all ranks the mean of their batch norm statistics, in one message."""
+    """Average the batch norm statistics over all ranks, in one all-reduce."""
     if ranks() == 1:
         return
     statistics = [
@@ -54,12 +54,12 @@ def average_statistics(network: nn.Module) -> None:
 
 @contextmanager
 def precise_statistics(network: nn.Module) -> Iterator[None]:
-    """Forwards inside give every batch norm the plain mean of their statistics (PreciseBN)."""
+    """PreciseBN: batch norm statistics become the mean over the forward passes inside."""
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     momenta, was_training = [norm.momentum for norm in norms], network.training
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a cumulative mean
+        norm.momentum = None  # torch's value for a cumulative mean
     network.train()
     try:
         yield
@@ -71,7 +71,7 @@ def precise_statistics(network: nn.Module) -> Iterator[None]:
 
 
 class _Grouped(_BatchNorm):
-    """A batch norm whose input (B, C, ...) is cut along B into consecutive groups for training.
+    """A batch norm that in training splits its input (B, C, ...) along B into groups.
 
     The running statistics become the mean over the groups, as if ranks averaged them.
     """
@@ -84,7 +84,7 @@ class _Grouped(_BatchNorm):
         own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         seen, out = [], []
         for part in tokens.chunk(self.groups):
-            # Copies: autograd keeps those that a group was normalised with.
+            # Copies: autograd saves the buffers of each group.
             self._buffers.update({name: buffer.clone() for name, buffer in own.items()})
             out.append(super().forward(part))
             seen.append([self._buffers[name] for name in own])
@@ -97,5 +97,5 @@ class _Grouped(_BatchNorm):
 
 @cache
 def _grouped(kind: type[_BatchNorm]) -> type[_Grouped]:
-    """Any kind of batch norm (timm's hold an activation too), in groups."""
+    """The grouped version of any batch norm class (timm's contain an activation too)."""
     return type(f"Grouped{kind.__name__}", (_Grouped, kind), {})

@@ -1,15 +1,15 @@
-"""Where a view lies in its image: from recorded crops and flips back to the image's own places."""
+"""Warping of maps from view to image coordinates, by the recorded crops and flips."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
-def places_in_view(boxes: Tensor, flips: Tensor, sizes: Tensor, side: int) -> Tensor:
-    """The centres of side x side cells of each image, as places (x, y) in its view, 0 to 1.
+def view_coordinates(boxes: Tensor, flips: Tensor, sizes: Tensor, side: int) -> Tensor:
+    """The centres of side x side cells of each image, in coordinates (x, y) of its view, 0 to 1.
 
     boxes (B, 4) of top, left, height, width and sizes (B, 2) of height, width in pixels, flips (B,)
-    -> float64 (B, side, side, 2); what the view does not show lies outside of 0 to 1.
+    -> float64 (B, side, side, 2); points outside of the view are below 0 or above 1.
     """
     boxes, sizes = boxes.double(), sizes.double()
     centres = (torch.arange(side, dtype=torch.float64, device=boxes.device) + 0.5) / side
@@ -24,13 +24,13 @@ def places_in_view(boxes: Tensor, flips: Tensor, sizes: Tensor, side: int) -> Te
 def warp_to_image(
     maps: Tensor, boxes: Tensor, flips: Tensor, sizes: Tensor, side: int
 ) -> tuple[Tensor, Tensor]:
-    """Maps (B, K, h, w) of views, laid back on their images: (B, K, side, side).
+    """Warp maps (B, K, h, w) of views to image coordinates: (B, K, side, side).
 
-    Beside them which cells the view shows, bool (B, side, side). Values between the centres of
-    positions are interpolated, those between a centre and the view's edge are the position's own.
+    Returns also which cells lie in the view, bool (B, side, side). Values are interpolated
+    bilinearly between the centres of locations, and constant from there to the view's edge.
     """
-    places = places_in_view(boxes, flips, sizes, side)
-    shown = ((places >= 0) & (places <= 1)).all(-1)
-    grid = (2 * places - 1).to(maps.dtype)
+    points = view_coordinates(boxes, flips, sizes, side)
+    shown = ((points >= 0) & (points <= 1)).all(-1)
+    grid = (2 * points - 1).to(maps.dtype)
     warped = F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return warped, shown

@@ -1,8 +1,8 @@
-"""Linear, norm, ReLU, linear on many tokens, without ever holding all hidden activations.
+"""Linear, norm, ReLU, linear on many tokens, without storing all hidden activations.
 
-Where every layer is known before the tokens pass (a batch norm's statistics follow from the moments
-of what goes into the linear layer before it), the tokens can go through in parts that stay in the
-processor's cache. H is hidden units, M tokens, I inputs, O outputs.
+A batch norm's statistics follow from the moments of the inputs of the linear layer before it. So
+all layers are known beforehand, and the tokens are processed in chunks that fit the CPU's cache.
+H is hidden units, M tokens, I inputs, O outputs.
 """
 
 import math
@@ -15,11 +15,11 @@ from torch.autograd.function import once_differentiable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_PART = 1 << 22  # hidden values that pass at a time: 16 MB in float32
+_PART = 1 << 22  # hidden values of a chunk: 16 MB in float32
 
 
 def moments_are_cheaper(tokens: int, inputs: int, hidden: int) -> bool:
-    """Whether the variance of M x H activations is better had from the covariance of I inputs.
+    """Whether computing the variance of M x H activations from the inputs' covariance is faster.
 
     The covariance and its gradient take 4 I^2 (M + H) multiplications; a batch norm passes over
     M x H values in memory, each worth about 300 of them.
@@ -45,7 +45,7 @@ def gathered_moments(maps: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def gathered_perceptron(maps: Tensor, values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """relu(maps @ values) through a linear layer: (B, K, R), (B, R, H), (O, H), (O,) -> (B, K, O).
 
-    Backward makes the hidden activations anew, which is cheap where R is small.
+    Backward recomputes the hidden activations, which is cheap for small R.
     """
     out: Tensor = _GatheredPerceptron.apply(maps, values, weight, bias)
     return out
@@ -61,7 +61,7 @@ def perceptron_loss(
     """The loss, a mean over tokens, of two linear layers with a ReLU between them.
 
     Tokens (M, I), layers (H, I), (H,) and (O, H), (O,), targets (M, O) -> scalar. The gradient is
-    taken part by part together with the loss, and waits for backward.
+    computed with the loss, chunk by chunk, and kept for backward.
     """
     out: Tensor = _PerceptronLoss.apply(tokens, *first, *last, target, loss)
     return out
@@ -77,15 +77,15 @@ def _rows_at_once(rows: int, hidden: int) -> int:
 
 
 def _scratch(like: Tensor, rows: int, *row: int) -> Tensor:
-    """Room for one part of so many rows of hidden values, which all parts use in turn.
+    """A buffer for the hidden values of one chunk of rows, reused by all chunks.
 
-    Fresh memory for each part would cost a page fault for every 4 kB of it.
+    New memory for each chunk would cost a page fault per 4 kB.
     """
     return like.new_empty(_rows_at_once(rows, math.prod(row)), *row)
 
 
 def _through_relu(slope: Tensor, active: Tensor) -> None:
-    """Make the slope (M, H) after a ReLU the one before it, in place."""
+    """The gradient (M, H) before a ReLU from the one after it, in place."""
     aten: Any = torch.ops.aten
     aten.threshold_backward.grad_input(slope, active, 0, grad_input=slope)
 
@@ -95,17 +95,17 @@ class _LinearVariance(torch.autograd.Function):
     def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> Tensor:
         centred = tokens - tokens.mean(0)
         covariance = (centred.T @ centred).div_(len(tokens))
-        spread = weight @ covariance
-        ctx.save_for_backward(centred, weight, spread)
-        return (spread * weight).sum(1)
+        product = weight @ covariance
+        ctx.save_for_backward(centred, weight, product)
+        return (product * weight).sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
-        centred, weight, spread = ctx.saved_tensors
+        centred, weight, product = ctx.saved_tensors
         column = 2 * slope[:, None]
         for_tokens = centred @ (weight.T @ (column * weight)).div_(len(centred))
-        return for_tokens, spread * column
+        return for_tokens, product * column
 
 
 class _GatheredMoments(torch.autograd.Function):
@@ -187,7 +187,7 @@ class _PerceptronLoss(torch.autograd.Function):
         target: Tensor,
         loss: Loss,
     ) -> Tensor:
-        learns = any(ctx.needs_input_grad)
+        needs_grad = any(ctx.needs_input_grad)
         for_tokens = torch.empty_like(tokens)
         sums = [torch.zeros_like(x) for x in (weight, bias, last_weight, last_bias)]
         total = tokens.new_zeros(())
@@ -197,10 +197,10 @@ class _PerceptronLoss(torch.autograd.Function):
             active = torch.addmm(bias, rows, weight.T, out=room[: len(rows)]).relu_()
             out = torch.addmm(last_bias, active, last_weight.T)
             with torch.enable_grad():
-                out.requires_grad_(learns)
+                out.requires_grad_(needs_grad)
                 value = loss(out, target[part]) * (len(rows) / len(tokens))
             total += value.detach()
-            if not learns:
+            if not needs_grad:
                 continue
             (slope,) = torch.autograd.grad(value, out)
             sums[2].addmm_(slope.T, active)
@@ -210,7 +210,7 @@ class _PerceptronLoss(torch.autograd.Function):
             sums[0].addmm_(hidden.T, rows)
             sums[1] += hidden.sum(0)
             torch.mm(hidden, weight, out=for_tokens[part])
-        if learns:
+        if needs_grad:
             ctx.save_for_backward(for_tokens, *sums)
         return total
 

@@ -1,4 +1,4 @@
-"""Norms, softmax and losses are never rounded to 16 bits."""
+"""Float32 for norms, softmax and losses under autocast."""
 
 import torch
 import torch.nn.functional as F
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or as it is where it is float64 already."""
+    """The tensor in float32; float64 stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def unit(tensor: Tensor) -> Tensor:
-    """Directions: (..., D) with every row of length 1, in float32 at least."""
+    """Rows (..., D) scaled to length 1, in float32 or float64."""
     return F.normalize(precise(tensor), dim=-1)

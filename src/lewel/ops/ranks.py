@@ -1,4 +1,4 @@
-"""What the ranks of a run tell each other. With one rank, each function gives back what it got."""
+"""Collectives over the ranks of a run; with one rank each returns its input."""
 
 from typing import TypeVar
 
@@ -6,22 +6,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
 def ranks() -> int:
-    """How many processes train together."""
+    """The number of ranks (world size)."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process among them."""
+    """The rank of this process."""
     return dist.get_rank() if ranks() > 1 else 0
 
 
 @torch.no_grad()
 def gather(rows: Tensor) -> Tensor:
-    """The rows (B, ...) of all ranks in their order, (R B, ...); no gradient passes."""
+    """All-gather of rows (B, ...) in the order of the ranks, (R B, ...); without gradient."""
     if ranks() == 1:
         return rows
     rows = rows.contiguous()
@@ -30,14 +30,14 @@ def gather(rows: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def share(rows: Tensor) -> Tensor:
-    """This rank's part of rows (R B, ...), (B, ...)."""
+def local_chunk(rows: Tensor) -> Tensor:
+    """This rank's chunk (B, ...) of rows (R B, ...)."""
     return rows.chunk(ranks())[rank()]
 
 
 @torch.no_grad()
-def from_first(tensor: Tensor) -> Tensor:
-    """What the first rank holds, on every rank."""
+def from_rank_0(tensor: Tensor) -> Tensor:
+    """Broadcast a tensor from rank 0."""
     if ranks() > 1:
         dist.broadcast(tensor, 0)
     return tensor
@@ -55,7 +55,7 @@ def mean_over_ranks(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def highest(numbers: list[int], device: torch.device) -> list[int]:
-    """The highest of each number over the ranks; waits for the device where there are several."""
+    """The maximum of each number over the ranks; with several ranks it waits for the device."""
     if ranks() == 1:
         return numbers
     tensor = torch.tensor(numbers, device=device)
@@ -63,19 +63,19 @@ def highest(numbers: list[int], device: torch.device) -> list[int]:
     return [int(number) for number in tensor.tolist()]
 
 
-def gather_things(things: list[Thing]) -> list[Thing]:
-    """The things of all ranks in one list, in the order of the ranks."""
+def gather_objects(items: list[Item]) -> list[Item]:
+    """All-gather of Python objects: one list, in the order of the ranks."""
     if ranks() == 1:
-        return things
-    parts: list[list[Thing]] = [[] for _ in range(ranks())]
-    dist.all_gather_object(parts, things)
-    return [thing for part in parts for thing in part]
+        return items
+    parts: list[list[Item]] = [[] for _ in range(ranks())]
+    dist.all_gather_object(parts, items)
+    return [item for part in parts for item in part]
 
 
 def leave() -> None:
-    """Part from the other ranks once all are ready to.
+    """Destroy the process group, after a barrier.
 
-    The threads that connect them must end before the process does, or it may end by SIGABRT.
+    Its threads must end before the process does, or the process may abort (SIGABRT).
     """
     if ranks() > 1:
         dist.barrier()

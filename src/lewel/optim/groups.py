@@ -1,4 +1,4 @@
-"""Parameter groups by the type of the module that owns a parameter, not by its name."""
+"""Parameter groups: biases and norm layers apart, by the type of their module."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ NORMS = (
 def parameter_groups(
     model: nn.Module, weight_decay: float, exclude_bias_and_norm: bool
 ) -> list[dict[str, Any]]:
-    """All trainable parameters of a model, with biases and norm layers apart where asked.
+    """All trainable parameters of a model; with `exclude_bias_and_norm` in two groups.
 
-    The second group has no weight decay and is left out of LARS's adaptation (`adapt`).
+    The second group (biases, norm layers) has no weight decay and no LARS adaptation (`adapt`).
     """
     weights: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
@@ -27,7 +27,7 @@ def parameter_groups(
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 continue
-            # Scales and offsets of other networks' own layers are vectors, or called biases.
+            # Custom layers of other networks: their scales and offsets are vectors or named bias.
             is_small = "bias" in name or parameter.ndim <= 1 or isinstance(module, NORMS)
             is_exempt = exclude_bias_and_norm and is_small
             (exempt if is_exempt else weights).append(parameter)

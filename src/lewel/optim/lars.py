@@ -1,4 +1,4 @@
-"""LARS: stochastic gradient descent whose step is in proportion to each layer's weights."""
+"""LARS: SGD with a learning rate scaled by each layer's weight norm."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling after You et al. (2017), with the lr inside the momentum.
 
-    For weights w with gradient g and decay c, v <- m v + lr t (g + c w) and w <- w - v, where the
-    trust t = eta |w| / (|g| + c |w|), and 1 where a norm is 0 or the group is not adapted. All on
-    the device: no number is read back.
+    For weights w with gradient g and weight decay c, v <- m v + lr t (g + c w) and w <- w - v. The
+    trust ratio t = eta |w| / (|g| + c |w|), and 1 where a norm is 0 or the group is not adapted.
+    No value is read back from the device.
     """
 
     def __init__(

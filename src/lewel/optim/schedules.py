@@ -1,4 +1,4 @@
-"""Schedules as pure functions of progress, the share of the training that is done, in [0, 1]."""
+"""Schedules as pure functions of progress, the finished fraction of the training in [0, 1]."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def cosine(start: float, end: float, progress: float) -> float:
 
 
 def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSchedule) -> float:
-    """Rise linearly to the peak over the first `warmup` share, then follow the schedule.
+    """Linear warm-up to the peak over the first `warmup` fraction, then the schedule.
 
     `cosine` falls to 0; `steps` falls to a tenth at three and at four fifths of the training.
     """
@@ -29,24 +29,26 @@ def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSch
 
 
 def poly(peak: float, progress: float, power: float, lowest: float) -> float:
-    """From the peak (progress 0) to the lowest rate (progress 1), by a power of what is left."""
+    """Polynomial decay from the peak (progress 0) to the lowest learning rate (progress 1)."""
     return lowest + (peak - lowest) * math.pow(1 - progress, power)
 
 
 def detection_rate(
     peak: float, progress: float, steps: int, warmup: int, decays: Sequence[float]
 ) -> float:
-    """Rise from a thousandth to the peak over `warmup` steps; fall to a tenth at shares of all.
+    """Warm-up from a thousandth of the peak over `warmup` steps; a tenth at each of `decays`.
+
+    `decays` are fractions of all steps.
 
     >>> [round(detection_rate(0.02, k / 24, 24, 0, (3 / 4, 11 / 12)), 6) for k in (17, 18, 22)]
     [0.02, 0.002, 0.0002]
     """
     step = round(progress * steps)
     rise = min(1.0, step / warmup) if warmup else 1.0
-    fall = sum(step >= round(share * steps) for share in decays)
+    fall = sum(step >= round(fraction * steps) for fraction in decays)
     return float(peak * (0.001 * (1 - rise) + rise) * 0.1**fall)
 
 
 def teacher_momentum(start: float, progress: float, schedule: MomentumSchedule) -> float:
-    """alpha of xi <- alpha xi + (1 - alpha) theta: constant, or rising to 1 along a cosine."""
+    """alpha of xi <- alpha xi + (1 - alpha) theta: constant, or to 1 along a cosine."""
     return start if schedule == "constant" else cosine(start, 1.0, progress)

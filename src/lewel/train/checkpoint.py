@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written aside, flushed to disk, then renamed."""
+"""Checkpoints, written atomically; damaged ones are skipped on loading."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*.pt"))
 
     def save(self, step: int, state: State) -> Path:
-        """Write the state at a step, then let go of the oldest."""
+        """Write the state at a step, then delete the oldest checkpoints."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step-{step:09d}.pt"
         try:
@@ -35,8 +35,8 @@ class Checkpoints:
             kept = self.paths()
             raise RunError(
                 f"The checkpoint of step {step} could not be written to {self.folder} "
-                f"({_reason(error)}): {f'{kept[-1].name} is whole; ' if kept else ''}"
-                "make room and run the same command again."
+                f"({_reason(error)}): {f'{kept[-1].name} is intact; ' if kept else ''}"
+                "free some space and run the same command to resume."
             ) from error
         self.newest = step
         for old in self.paths()[: -self.keep]:
@@ -44,8 +44,8 @@ class Checkpoints:
                 old.unlink()
         return path
 
-    def load(self, say: Callable[[str], None]) -> State | None:
-        """The newest checkpoint that is whole, or None where there is none."""
+    def load(self, report: Callable[[str], None]) -> State | None:
+        """The newest intact checkpoint, or None where there is none."""
         for path in reversed(self.paths()):
             try:
                 with ZipFile(path) as archive:
@@ -56,7 +56,7 @@ class Checkpoints:
                     return state
             except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
                 damaged = str(error).splitlines()[0]
-            say(f"{path.name} is damaged ({damaged}): set aside, trying the one before it.")
+            report(f"{path.name} is damaged ({damaged}): set aside, loading the one before.")
             path.rename(path.with_suffix(".damaged"))
         if any(self.folder.glob("*.damaged")):
             raise RunError(
@@ -66,7 +66,7 @@ class Checkpoints:
 
 
 def _reason(error: BaseException) -> str:
-    """What the disk said; torch hides it in its own errors, or loses it."""
+    """The system's error message, which torch wraps in its own errors or loses."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:

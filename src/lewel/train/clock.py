@@ -1,14 +1,14 @@
-"""The pace of a run."""
+"""Throughput of a run."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lewel.data.loader import Batch
+from lewel.data.views.loader import Batch
 
 
 class Clock:
-    """Images a second, and the share of the time spent waiting for data, since the last lap."""
+    """Images per second and the fraction of time spent waiting for data, since the last lap."""
 
     def __init__(self) -> None:
         self.started, self.waited, self.images = time.monotonic(), 0.0, 0
@@ -33,7 +33,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is no training: probes and saves."""
+        """Exclude probes and checkpoint writes from the time."""
         before = time.monotonic()
         yield
         self.started += time.monotonic() - before

@@ -1,4 +1,4 @@
-"""Devices: how many processes train together, who starts them, and the engine they run on."""
+"""Devices: number of processes, their launcher, and the Fabric they run on."""
 
 import logging
 import os
@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from lewel.data.loader import cores
+from lewel.data.workers import cores
 from lewel.errors import UserError
-from lewel.train.engine import (
+from lewel.train.fabric import (
     DDPStrategy,
     Fabric,
     LightningEnvironment,
@@ -29,7 +29,7 @@ ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
 
 
 class Placement(NamedTuple):
-    """How many processes train together, and who starts them."""
+    """How many processes train together, and what starts them."""
 
     devices: int  # on each node
     nodes: int
@@ -41,7 +41,7 @@ class Placement(NamedTuple):
 
 
 def placement(devices: int | None, nodes: int | None) -> Placement:
-    """What was asked for, or what torchrun or srun has started already."""
+    """The requested placement, or the one that torchrun or srun has started."""
     here = os.environ
     if "TORCHELASTIC_RUN_ID" in here:
         local, total = int(here["LOCAL_WORLD_SIZE"]), int(here["WORLD_SIZE"])
@@ -49,7 +49,7 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
     elif int(here.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # set by srun, and not in a batch script
         total, many = int(here["SLURM_STEP_NUM_TASKS"]), int(here.get("SLURM_STEP_NUM_NODES", 1))
         found = Placement(total // many, many, "slurm")
-        here["SLURM_NTASKS_PER_NODE"] = str(found.devices)  # fabric asks for it
+        here["SLURM_NTASKS_PER_NODE"] = str(found.devices)  # fabric reads it
     else:
         alone = (nodes or 1) == 1 or {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= here.keys()
         if not alone:
@@ -67,15 +67,10 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
     return found
 
 
-def rank_from_outside() -> int:
-    """This process's number where torchrun or srun has started it, else 0."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))
-
-
 def open_fabric(
     place: Placement, accelerator: str, precision: str, sync_batch_norm: bool
 ) -> Fabric:
-    """The engine for these devices; its processes are not started yet."""
+    """Fabric for these devices; its processes are not started yet."""
     on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
     if precision != "32" and on_cpu:
         check_cpu_precision(precision)
@@ -94,7 +89,7 @@ def open_fabric(
             precision="32-true" if precision == "32" else precision,  # type: ignore[arg-type]
             plugins=[ENVIRONMENTS[place.starter]()],
         )
-    except Exception as error:  # fabric raises many kinds for a device that is not there
+    except Exception as error:  # fabric raises many types for a missing device
         reason = str(error).splitlines()[0]
         raise UserError(
             f"--accelerator {accelerator} --devices {place.devices} cannot be used: {reason}"
@@ -102,30 +97,28 @@ def open_fabric(
     if sync_batch_norm and place.ranks > 1 and fabric.device.type != "cuda":
         raise UserError(
             "--sync-batch-norm works on GPUs only: leave it out, or use --devices 1, where batch "
-            "norm sees the whole batch anyway."
+            "norm uses the whole batch anyway."
         )
     return fabric
 
 
 def quieten() -> None:
-    """No greetings of each process, and no warnings that are for us and not for the user."""
+    """Silence Fabric's start-up logs and warnings that are of no use to users."""
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # Its successor would still copy the first rank's buffers, and older torch does not know it.
+    # Its replacement would still copy rank 0's buffers, and older torch does not have it.
     warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated")
 
 
 def check_cpu_precision(precision: str) -> None:
-    """16 bits on a CPU: float16 has no autocast there, and bfloat16 kills some processors."""
+    """16 bits on a CPU: float16 has no autocast there, bfloat16 crashes on some CPUs."""
     if precision == "16-mixed":
         raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
     trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
     if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
-        raise UserError(
-            "--precision bf16-mixed does not work on this processor: use --precision 32."
-        )
+        raise UserError("--precision bf16-mixed does not work on this CPU: use --precision 32.")
 
 
 def default_workers(device: torch.device, devices: int = 1) -> int:
-    """Enough processes to feed a GPU; on a CPU most cores are left to training, few cores all."""
+    """Data workers: up to 8 for a GPU; a quarter of the cores for a CPU, which also trains."""
     mine = cores(devices)
     return min(8, mine) if device.type == "cuda" else mine // 4

@@ -1,4 +1,4 @@
-"""How a run shows itself: a live line in a terminal, plain lines elsewhere."""
+"""Console output of a run: a live line in a terminal, plain lines elsewhere."""
 
 import time
 from collections import deque
@@ -9,11 +9,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
-RECENT = 20  # lines that the ETA looks back on
+RECENT = 20  # lines that the ETA is computed from
 
 
 class Display:
-    """Shows epoch, loss, lr, images/s, the share of time spent waiting for data, and the ETA."""
+    """Shows epoch, loss, lr, images/s, the fraction of time spent waiting for data, and the ETA."""
 
     def __init__(self, steps: int, done: int, steps_per_epoch: int, console: Console) -> None:
         self.steps, self.done, self.steps_per_epoch = steps, done, steps_per_epoch
@@ -28,20 +28,20 @@ class Display:
             self.progress.start()
 
     def begin(self) -> None:
-        """The first step is about to be taken: time counts from here."""
+        """Start the clock of the ETA, just before the first step."""
         self.marks.append((time.monotonic(), self.done))
 
-    def say(self, text: str) -> None:
-        """One sentence for the user, above the live line."""
+    def report(self, text: str) -> None:
+        """Print a message above the live line."""
         self.console.print(Text(text), soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """What goes on between two steps, in the live line only."""
+        """Show work between two steps, in the live line only."""
         if self.progress is not None:
             self.progress.update(self.task, description=text)
 
     def show(self, line: dict[str, Any]) -> None:
-        """The numbers of a step that is reported."""
+        """Show the metrics of a step."""
         step = line["step"]
         wide = len(str(self.steps))
         text = (
@@ -53,10 +53,10 @@ class Display:
             self.progress.update(self.task, completed=step, description=text)
         elif time.monotonic() - self.printed >= PLAIN_SECONDS or step == self.steps:
             self.printed = time.monotonic()
-            self.say(f"{text}  ETA {self._eta(step)}")
+            self.report(f"{text}  ETA {self._eta(step)}")
 
     def _eta(self, step: int) -> str:
-        """By the pace of the last reports, which leaves slow starts and probes behind."""
+        """ETA by the throughput of the last reports, so that a slow start does not count."""
         now, (then, before) = time.monotonic(), self.marks[0]
         self.marks.append((now, step))
         left = int((now - then) / max(step - before, 1) * (self.steps - step))

@@ -1,4 +1,4 @@
-"""What a training step asks of a device, before it runs: bytes and seconds."""
+"""Estimates of the memory and time of a training step, before it runs."""
 
 import copy
 import math
@@ -19,17 +19,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lewel.methods.base import Method
+from lewel.nn.trainable import Trainable
 
-USABLE = 0.9  # of a device's memory; the driver, workspaces and gaps between blocks take the rest
-LONG = 5.0  # seconds; a step that takes so long is not timed again
+USABLE = 0.9  # of a device's memory; the rest is for the driver, workspaces and fragmentation
+LONG = 5.0  # seconds; a step that takes longer is timed once
 
 
 class Memory(NamedTuple):
     """Bytes that one device needs for a training step."""
 
     weights: int  # student, teacher, gradients, optimiser state, buffers
-    activations: int  # the views, what the backward needs, and what is alive beside it
+    activations: int  # views, tensors saved for backward, and temporaries alive with them
 
     @property
     def total(self) -> int:
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
 
 
 class _Alive(TorchDispatchMode):
-    """Adds up the bytes of all tensors that are alive, a storage once, and keeps the most."""
+    """Peak bytes of all live tensors, each storage counted once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -48,13 +48,13 @@ class _Alive(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.ops.aten.native_batch_norm.default:
-            # Its shapes by hand: torch finds them by thirty operations, which take half the time.
+            # Output shapes by hand: torch's decomposition runs thirty operations, half of the time.
             x, channels = args[0], args[0].shape[1]
             out = (torch.empty_like(x), x.new_empty(channels), x.new_empty(channels))
         else:
             out = func(*args, **(kwargs or {}))
         for storage in (x.untyped_storage() for x in tree_leaves(out) if isinstance(x, Tensor)):
-            if (key := id(storage)) not in self.bytes:  # views and in-place results are not new
+            if (key := id(storage)) not in self.bytes:  # views and in-place results share a storage
                 self.bytes[key] = storage.nbytes()
                 self.now += self.bytes[key]
                 weakref.finalize(storage, self._forget, key)
@@ -66,14 +66,14 @@ class _Alive(TorchDispatchMode):
 
 
 def estimate_memory(
-    method: Method, optimizer_slots: int, image_size: int, micro_batch: int, half: bool = False
+    method: Trainable, optimizer_slots: int, image_size: int, micro_batch: int, half: bool = False
 ) -> Memory:
-    """What a step on so many images needs, from shapes alone: nothing is computed or changed.
+    """Memory of a step on a micro-batch, from shapes alone: nothing is computed or changed.
 
-    `optimizer_slots` is what the optimiser keeps for a weight: 1 value for SGD and LARS, 2 for
-    AdamW. Gradients count in full, as they do from the second micro-batch on; beside them the
-    forward holds more than the backward. `half` counts activations half, which is rough: losses
-    and norms stay in 32 bits, and weights are copied to 16.
+    `optimizer_slots` is the number of values the optimiser keeps for a weight: 1 for SGD and LARS,
+    2 for AdamW. Gradients count in full, as from the second micro-batch on; with them allocated,
+    the forward needs more than the backward. `half` halves the activations, which is rough:
+    losses and norms stay in 32 bits, and weights are copied to 16.
     """
     trained = sum(p.nbytes for p in method.parameters() if p.requires_grad)
     kept = sum(tensor.nbytes for tensor in (*method.parameters(), *method.buffers()))
@@ -85,8 +85,8 @@ def estimate_memory(
     return Memory(kept + (1 + optimizer_slots) * trained, activations)
 
 
-def _without_values(method: Method) -> Method:
-    """A copy in training mode whose tensors have but a shape; made within a FakeTensorMode."""
+def _without_values(method: Trainable) -> Trainable:
+    """A copy in training mode with fake tensors (shapes only); made within a FakeTensorMode."""
     tensors = [*method.parameters(), *method.buffers()]
     memo: dict[int, Any] = {
         id(x): torch.empty(x.shape, dtype=x.dtype, requires_grad=x.requires_grad) for x in tensors
@@ -94,13 +94,13 @@ def _without_values(method: Method) -> Method:
     twin = copy.deepcopy(method, memo).train()
     for module in twin.modules():
         if isinstance(module, _BatchNorm) and hasattr(module, "groups"):
-            module.__class__ = type(module).__bases__[-1]  # the same bytes in fewer operations
+            module.__class__ = type(module).__bases__[-1]  # same bytes, fewer operations
     return twin
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """As if there were no other ranks, which take no part and would be waited for."""
+    """Disable collectives, as the other ranks do not take part in the estimate."""
     before, dist.is_available = dist.is_available, lambda: False
     try:
         yield
@@ -108,14 +108,14 @@ def _alone() -> Iterator[None]:
         dist.is_available = before
 
 
-def norm_groups(method: Method) -> int:
-    """Parts of the batch that are normalised apart."""
+def norm_groups(method: Trainable) -> int:
+    """The number of ShuffleBN groups of a model, 1 for none."""
     norms = (module for module in method.modules() if isinstance(module, _BatchNorm))
     return max((getattr(norm, "groups", 1) for norm in norms), default=1)
 
 
 def largest_batch(
-    method: Method,
+    method: Trainable,
     optimizer_slots: int,
     image_size: int,
     available: int,
@@ -123,7 +123,7 @@ def largest_batch(
     half: bool = False,
     multiple_of: int = 1,
 ) -> int:
-    """The most images that fit so many bytes at once, 2 or more in a norm group; 0 if none do."""
+    """The largest batch that fits `available` bytes, 2 or more images per group; 0 if none."""
     groups = norm_groups(method)
     unit = math.lcm(multiple_of, groups)
     batches = range(unit * math.ceil(2 * groups / unit), at_most + 1, unit)
@@ -133,7 +133,7 @@ def largest_batch(
         return estimate_memory(method, optimizer_slots, image_size, batches[at], half).total
 
     def crossing(one: int, two: int) -> int:
-        """Where the straight line through two sizes reaches what is available."""
+        """Where the line through two sizes reaches the available bytes."""
         return one + (two - one) * (available - needed(one)) // (needed(two) - needed(one))
 
     last = len(batches) - 1
@@ -141,15 +141,15 @@ def largest_batch(
         return 0
     if needed(last) <= available:
         return batches[last]
-    # Bytes grow evenly or, by lewel_m's negatives, ever faster: a line to the end lies above them,
-    # and its continuation below, so that few sizes are left to try.
+    # Bytes are a convex function of the batch (lewel_m's negatives grow quadratically): the chord
+    # lies above them and its continuation below, so few sizes are left to try.
     fits = crossing(0, last)
     bound = min(last, crossing(0, fits) + 1) if fits else last
     return batches[bisect_right(range(last), available, fits + 1, bound, key=needed) - 1]
 
 
 def estimate_seconds(
-    method: Method,
+    method: Trainable,
     image_size: int,
     channels_last: bool,
     device: torch.device,
@@ -157,9 +157,9 @@ def estimate_seconds(
     half: bool = False,
     at_most: int = 16,
 ) -> float:
-    """Seconds of a forward and backward of so many images, timed on `at_most` of them.
+    """Seconds of a forward and backward of a micro-batch, timed on `at_most` images.
 
-    Scaled in proportion, which is too long for a GPU that a few images do not fill.
+    Scaled linearly, which overestimates on a GPU that a few images do not fill.
     """
     groups = norm_groups(method)
     images = max(2 * groups, min(micro_batch, groups * (at_most // groups)))
@@ -178,19 +178,19 @@ def estimate_seconds(
                 torch.accelerator.synchronize(device)
             times.append(time.monotonic() - begun)
             twin.zero_grad(set_to_none=True)
-    return median(times[1:] or times) * micro_batch / images  # the first one only warms up
+    return median(times[1:] or times) * micro_batch / images  # the first is a warm-up
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device, or the processor's own memory, had no room for a tensor."""
-    said = ("can't allocate memory", "not enough memory", "out of memory")  # CPU, Windows, MPS
+    """Whether the device or the CPU ran out of memory."""
+    phrases = ("can't allocate memory", "not enough memory", "out of memory")  # CPU, Windows, MPS
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(words in str(error) for words in said)
+        isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
     )
 
 
-def out_of_memory_sentence(
-    method: Method,
+def out_of_memory_message(
+    method: Trainable,
     *,
     optimizer_slots: int,
     image_size: int,
@@ -201,11 +201,11 @@ def out_of_memory_sentence(
     half: bool = False,
     ranks: int = 1,
 ) -> str:
-    """What did not fit, what would, and the flags for it; `batch_size` is the total."""
-    share, available = batch_size // ranks, int(USABLE * device_memory)
-    micro, groups = share // accumulate, norm_groups(method)
+    """The error message: what did not fit, what would, and its flags; `batch_size` is the total."""
+    per_rank, available = batch_size // ranks, int(USABLE * device_memory)
+    micro, groups = per_rank // accumulate, norm_groups(method)
     needed = estimate_memory(method, optimizer_slots, image_size, micro, half).total
-    # Where it should have fitted, something else holds memory: half as many are a new try.
+    # Where it should have fitted, other processes use memory: try half as many.
     at_most = micro - 1 if needed > available else micro // 2
     fits = largest_batch(method, optimizer_slots, image_size, available, at_most, half)
     what = (
@@ -215,8 +215,8 @@ def out_of_memory_sentence(
     if not fits:
         return f"{what}, and fewer do not fit either: use a smaller --image-size or --backbone."
     smaller = f"--batch-size {fits * accumulate * ranks} with another --out"
-    for parts in range(accumulate + 1, share // (2 * groups) + 1):
-        if share % (parts * groups) == 0 and share // parts <= fits:
-            same = f"--accumulate {parts} (the same batch, {share // parts} at a time)"
+    for parts in range(accumulate + 1, per_rank // (2 * groups) + 1):
+        if per_rank % (parts * groups) == 0 and per_rank // parts <= fits:
+            same = f"--accumulate {parts} (the same batch, {per_rank // parts} at a time)"
             return f"{what}, about {fits} would fit: use {same} or {smaller}."
     return f"{what}, about {fits} would fit: use {smaller}."

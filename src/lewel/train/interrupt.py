@@ -6,13 +6,13 @@ import time
 from types import FrameType, TracebackType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-AGAIN = 2.0  # seconds after which a second signal is meant as one
+AGAIN = 2.0  # seconds after which another signal counts as a second one
 
 
 class Interruption:
-    """While entered, the first such signal is only noted; one some seconds later ends at once.
+    """While entered, the first such signal is recorded; a second one ends the process at once.
 
-    What stops a whole tree of processes may reach each of them twice within a moment.
+    One stop of a process tree may send each process the signal twice within a moment.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Interruption:
     def __enter__(self) -> "Interruption":
         for number in STOPPING:
             try:
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._record)
             except ValueError:  # not the main thread: the caller handles signals
                 break
         return self
@@ -37,7 +37,7 @@ class Interruption:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.number is None:
             self.number, self._since = number, now

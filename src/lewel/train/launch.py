@@ -1,4 +1,4 @@
-"""Processes of a run: started together, stopped together, and put back into SLURM's queue."""
+"""Processes of a run: launching, forwarding of signals and errors, SLURM requeue."""
 
 import json
 import logging
@@ -16,75 +16,76 @@ from typing import Any
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from lewel.errors import Interrupted, RunError, UserError, system_sentence
+from lewel.errors import Interrupted, RunError, UserError, system_message
 from lewel.ops.ranks import leave, ranks
-from lewel.train.devices import quieten, rank_from_outside
-from lewel.train.engine import Fabric
+from lewel.progress import rank_from_outside
+from lewel.train.devices import quieten
+from lewel.train.fabric import Fabric
 from lewel.train.interrupt import STOPPING
 
 ENDINGS = {"UserError": UserError, "RunError": RunError}
 
 
 def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(fabric, *arguments)` in new processes, one a device; all end with the first.
+    """Run `work(fabric, *arguments)` in new processes, one per device.
 
-    What a process raises of our own errors is raised here, so that its sentence reaches the user.
+    If one rank fails, all ranks stop; its UserError or RunError is raised here.
     """
     with (
         tempfile.TemporaryDirectory() as place,
-        _meeting_port_forgotten(),
-        _passing_signals_on() as passed,
+        _restore_master_port(),
+        _forward_signals() as forwarded,
     ):
         try:
             start: Any = _in_a_process
             stopped = fabric.launch(start, work, arguments, place)
         except (ProcessRaisedException, ProcessExitedException) as error:
             for file in sorted(Path(place).glob("*.json")):  # by time: the first is the cause
-                told = json.loads(file.read_text(encoding="utf-8"))
-                raise ENDINGS[told["kind"]](told["sentence"]) from None
-            if passed:  # before the processes were ready to note a signal
-                raise Interrupted(passed[0]) from None
+                written = json.loads(file.read_text(encoding="utf-8"))
+                raise ENDINGS[written["kind"]](written["message"]) from None
+            if forwarded:  # before the processes handled signals
+                raise Interrupted(forwarded[0]) from None
             if isinstance(error, ProcessExitedException):
                 raise RunError(
-                    f"Rank {error.error_index} was ended from outside ({error}): perhaps memory "
-                    "ran out. Run the same command again to go on."
+                    f"Rank {error.error_index} was killed ({error}): perhaps memory ran out. "
+                    "Run the same command to resume."
                 ) from None
             raise
     if stopped is not None:
         number, step = stopped
-        raise Interrupted(passed[0] if passed else number, step)
+        raise Interrupted(forwarded[0] if forwarded else number, step)
 
 
 def _in_a_process(
     fabric: Fabric, work: Callable[..., None], arguments: tuple[Any, ...], place: str
 ) -> tuple[int, int | None] | None:
-    """What each process does: work, and leave word of what went wrong before it ends."""
-    os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
+    """The main function of each process: run `work`; write its error to a file in `place`."""
+    os.setpgrp()  # Ctrl-C reaches only the parent, which forwards it once
     with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training notes signals, end quietly
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training handles signals, exit quietly
     quieten()
     stopped = None
     try:
         work(fabric, *arguments)
-    except Interrupted as error:  # all ranks stop at the same step, each with time to end well
+    except Interrupted as error:  # all ranks stop at the same step and exit normally
         stopped = error.number, error.step
     except (UserError, RunError, OSError) as error:
         name = f"{time.time_ns():020d}-{fabric.global_rank}.json"
-        said = system_sentence(error) if isinstance(error, OSError) else str(error)
-        sentence = said if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {said}"
+        text = system_message(error) if isinstance(error, OSError) else str(error)
+        message = text if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {text}"
         kind = "UserError" if isinstance(error, UserError) else "RunError"
-        word = json.dumps({"kind": kind, "sentence": sentence})
-        (Path(place) / name).write_text(word, encoding="utf-8")
+        written = json.dumps({"kind": kind, "message": message})
+        (Path(place) / name).write_text(written, encoding="utf-8")
         raise
     leave()
     return stopped
 
 
 @contextmanager
-def _meeting_port_forgotten() -> Iterator[None]:
-    """Lightning leaves the port where processes met in the environment: the next ones find theirs.
+def _restore_master_port() -> Iterator[None]:
+    """Restore MASTER_PORT, which Lightning leaves in the environment.
 
-    Another run that this process or its children start would else meet at the same place.
+    Otherwise a later run of this process or its children would use the same port.
     """
     before = os.environ.get("MASTER_PORT")
     try:
@@ -96,55 +97,55 @@ def _meeting_port_forgotten() -> Iterator[None]:
 
 
 @contextmanager
-def _passing_signals_on() -> Iterator[list[int]]:
-    """While processes run, signals to this one are theirs: they save, and this one waits."""
-    passed: list[int] = []
+def _forward_signals() -> Iterator[list[int]]:
+    """Forward signals to the child processes, which save; this process waits for them."""
+    forwarded: list[int] = []
 
-    def pass_on(number: int, frame: object) -> None:
-        passed.append(number)
+    def forward(number: int, frame: object) -> None:
+        forwarded.append(number)
         children = mp.active_children()
-        if not children:  # none has started yet: none shall
+        if not children:  # none has started yet: start none
             raise Interrupted(number)
         for child in children:
-            if child.pid is not None:  # a Python that still starts answers SIGINT with a traceback
+            if child.pid is not None:  # SIGINT during Python's start-up prints a traceback
                 os.kill(child.pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     before = {}
     with suppress(ValueError):  # not the main thread: the caller handles signals
-        before = {number: signal.signal(number, pass_on) for number in STOPPING}
-    chatter = logging.getLogger("torch.multiprocessing.spawn")
-    level = chatter.level
-    chatter.setLevel(logging.ERROR)  # ending the other ranks is no news
+        before = {number: signal.signal(number, forward) for number in STOPPING}
+    logger = logging.getLogger("torch.multiprocessing.spawn")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of ending the other ranks
     try:
-        yield passed
+        yield forwarded
     finally:
-        chatter.setLevel(level)
+        logger.setLevel(level)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def lost_peers_explained() -> Iterator[None]:
-    """Where torchrun or srun has started us: a rank that ended takes the others with it."""
+def explain_lost_ranks() -> Iterator[None]:
+    """Under torchrun or srun: name the cause where another rank has ended."""
     try:
         yield
     except RuntimeError as error:
-        said = str(error)
-        if ranks() == 1 or not any(word in said for word in ("peer", "NCCL", "gloo", "TCPStore")):
+        text = str(error)
+        if ranks() == 1 or not any(word in text for word in ("peer", "NCCL", "gloo", "TCPStore")):
             raise
-        reason = said.splitlines()[0]
-        raise RunError(f"Another rank has ended, see its sentence ({reason}).") from None
+        reason = text.splitlines()[0]
+        raise RunError(f"Another rank has ended, see its error message ({reason}).") from None
 
 
-def requeue_if_asked(number: int) -> str | None:
-    """After SLURM's requeue signal (--signal=USR1@120) put the job back -> what was done."""
+def requeue_after_signal(number: int) -> str | None:
+    """After SLURM's signal (--signal=USR1@120) requeue the job -> a message, None otherwise."""
     job = os.environ.get("SLURM_JOB_ID")
     if number != signal.SIGUSR1 or job is None or rank_from_outside() != 0:
         return None
     command = shutil.which("scontrol")
     if command is None:
-        return f"scontrol is not here: requeue job {job} by hand to go on"
+        return f"scontrol is not found: requeue job {job} by hand to resume"
     done = subprocess.run([command, "requeue", job], capture_output=True, text=True, check=False)
     if done.returncode:
         return f"scontrol could not requeue job {job}: {done.stderr.strip()}"
-    return f"job {job} is back in the queue"
+    return f"job {job} is requeued"

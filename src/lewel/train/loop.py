@@ -1,4 +1,4 @@
-"""The training loop: it knows a method's three hooks and nothing else about it."""
+"""The training loop: it uses only the hooks of `Trainable`."""
 
 import time
 from collections.abc import Iterator
@@ -7,22 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lewel.data.loader import make_loader, reader_died
+from lewel.data.views.loader import make_loader
+from lewel.data.workers import reader_died
 from lewel.errors import Interrupted, RunError
 from lewel.nn.norm import average_statistics
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import highest, rank, ranks
 from lewel.train.allocator import keep_freed_memory
 from lewel.train.clock import Clock
-from lewel.train.engine import Fabric
 from lewel.train.estimate import is_out_of_memory
+from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
 from lewel.train.monitor import CollapseWatch, FiniteWatch
 from lewel.train.run import Training
 
 
 def train(run: Training) -> None:
-    """Take the steps that remain; save after each epoch, every few minutes and at a stop."""
+    """Take the remaining steps; save after each epoch, every few minutes and on a stop."""
     try:
         with Interruption() as interruption:
             _train(run, interruption)
@@ -30,39 +31,39 @@ def train(run: Training) -> None:
         if not reader_died(error):
             raise RunError(run.explain_memory()) if is_out_of_memory(error) else error from None
         raise RunError(
-            f"A process that reads images died ({str(error).splitlines()[0]}): perhaps memory ran "
-            "out. Run the same command again to go on, with fewer --workers."
+            f"A data worker died ({str(error).splitlines()[0]}): perhaps memory ran "
+            "out. Run the same command with fewer --workers to resume."
         ) from error
 
 
-class Keeper:
-    """Saves a run, and agrees with the other ranks on when to save and when to stop."""
+class Saver:
+    """Saves a run; all ranks save and stop at the same steps."""
 
     def __init__(self, run: Training, interruption: Interruption) -> None:
         self.run, self.interruption = run, interruption
         self.finite = FiniteWatch(run.fabric.device)
         self.saved = time.monotonic()
 
-    def judge_images(self) -> None:
-        """Stop where too many images can't be read."""
+    def check_corrupt(self) -> None:
+        """Stop if too many images are corrupt."""
         run = self.run
-        run.bad_images.judge(run.step * run.plan.order.batch_size, run.fabric.device)
+        run.corrupt_images.check(run.step * run.plan.order.batch_size, run.fabric.device)
 
     def save(self) -> None:
-        """All ranks call this; the first one writes."""
+        """Called by all ranks; rank 0 writes."""
         run = self.run
         self.finite.check(run.step, run.method)
-        self.judge_images()
+        self.check_corrupt()
         run.metrics.flush(sync=True)
         if rank() == 0:
             run.on_save(run)  # before the checkpoint: a finished run always has its exports
             run.checkpoints.save(run.step, run.state())
         run.checkpoints.newest, self.saved = run.step, time.monotonic()
 
-    def wishes(self) -> tuple[int, int]:
-        """A signal to stop by (or 0) and whether a save is due: what any rank says, all do.
+    def poll(self) -> tuple[int, int]:
+        """The signal to stop by (or 0) and whether a save is due, the maximum over all ranks.
 
-        Many GPUs ask each other at log steps only, when they wait for each other anyway.
+        Several GPUs exchange this at log steps only, where they synchronise anyway.
         """
         plan, device = self.run.plan, self.run.fabric.device
         if ranks() > 1 and device.type == "cuda" and self.run.step % plan.log_every:
@@ -74,13 +75,13 @@ class Keeper:
 
 def _train(run: Training, interruption: Interruption) -> None:
     plan, fabric, order = run.plan, run.fabric, run.plan.order
-    keep_freed_memory()  # the processes that read inherit it
+    keep_freed_memory()  # inherited by the data workers
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
-    keeper, collapse = Keeper(run, interruption), CollapseWatch(run.display.say)
+    saver, collapse = Saver(run, interruption), CollapseWatch(run.display.report)
     if not run.resumed:
-        run.metrics.add({"step": 0, "epoch": 0.0, **look_at(run)}, {})
-        keeper.save()
+        run.metrics.add({"step": 0, "epoch": 0.0, **run_probe(run)}, {})
+        saver.save()
     pin = fabric.device.type == "cuda"
     loader = make_loader(run.dataset, order, run.step, plan.steps, plan.workers, pin)
     clock = Clock()
@@ -88,51 +89,51 @@ def _train(run: Training, interruption: Interruption) -> None:
     module.train()
     run.display.begin()
     while run.step < plan.steps:
-        stop, due = keeper.wishes()
+        stop, due = saver.poll()
         if (stop or due) and run.unsaved:
             with clock.paused():
-                keeper.save()
+                saver.save()
         if stop:
             raise Interrupted(stop, run.step)
         if run.step % order.steps_per_epoch == 0:
             run.method.before_epoch()
         numbers, on_device = take_step(run, module, optimizer, batches)
-        keeper.finite.look(on_device["loss"])
+        saver.finite.update(on_device["loss"])
         run.step += 1
         clock.images += order.batch_size
         epoch = round(run.step / order.steps_per_epoch, 4)
         run.metrics.add({"step": run.step, "epoch": epoch, **numbers}, on_device)
         reports = run.step % plan.log_every == 0 or run.step == plan.steps
         if ranks() == 1 or reports:
-            keeper.judge_images()
+            saver.check_corrupt()
         if plan.probes_after(run.step):
             with clock.paused():
-                run.metrics.annotate(look_at(run))
+                run.metrics.annotate(run_probe(run))
         if reports:
-            keeper.finite.check(run.step)
+            saver.finite.check(run.step)
             run.metrics.annotate(clock.lap())
             lines = run.metrics.flush()
-            collapse.look(lines, run.step / plan.steps)
+            collapse.check(lines, run.step / plan.steps)
             run.display.show(lines[-1])
         if plan.saves_after(run.step):
             with clock.paused():
-                keeper.save()
+                saver.save()
 
 
 def take_step(
     run: Training, module: Any, optimizer: Any, batches: Iterator[Any]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """One optimiser step over all its micro-batches -> plain numbers, and scalars on the device."""
+    """One optimiser step over all micro-batches -> numbers to log, and scalars on the device."""
     plan, fabric, order = run.plan, run.fabric, run.plan.order
     progress = run.step / plan.steps
     rate = plan.learning_rate(progress)
     for group in run.optimizer.param_groups:
-        group["lr"] = rate * group.get("share", 1.0)
+        group["lr"] = rate * group.get("lr_scale", 1.0)
     totals: dict[str, Tensor] = {}
     keys = []
     for micro in range(order.accumulate):
         batch = next(batches)
-        run.bad_images.look(batch.bad)
+        run.corrupt_images.add(batch.corrupt)
         inputs = run.inputs(batch)
         torch.manual_seed(seed_of(order.seed, run.step, order.rank, micro))
         with fabric.no_backward_sync(module, enabled=micro < order.accumulate - 1):
@@ -152,21 +153,21 @@ def take_step(
 
 
 def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:
-    """Step the optimiser; False where the gradient scaler of 16-bit training left the step out."""
+    """Step the optimiser; False where the gradient scaler of 16-bit training skipped the step."""
     scaler = getattr(fabric._precision, "scaler", None)
     before = scaler.get_scale() if scaler is not None else 0.0
     optimizer.step()
     return scaler is None or scaler.get_scale() >= before
 
 
-def look_at(run: Training) -> dict[str, float]:
-    """What the probe says of the backbone as it is now; nothing where there are no labels."""
+def run_probe(run: Training) -> dict[str, float]:
+    """k-NN accuracy of the current backbone; empty where there are no labels."""
     if run.probe is None:
         return {}
     was_training = run.method.training
     run.method.eval()
     numbers = run.probe(run.display.status)
     run.method.train(was_training)
-    said = ", ".join(f"{name} {value:.1%}" for name, value in numbers.items())
-    run.display.say(f"after step {run.step}: {said}")
+    text = ", ".join(f"{name} {value:.1%}" for name, value in numbers.items())
+    run.display.report(f"after step {run.step}: {text}")
     return numbers

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line for each step, every step once, whatever happens to the run."""
+"""metrics.jsonl: one line for each step, each step once, also after a kill and a resume."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from lewel.ops.ranks import mean_over_ranks
 
 
 class Metrics:
-    """Collects numbers on the device and writes them in bulk, so that no step waits for them.
+    """Collects scalars on the device and writes them in bulk, so that no step waits for them.
 
-    All ranks collect and flush together; `writes` is for the one that writes their mean and
-    tells others (`tell`) of it.
+    All ranks collect and flush together; the rank with `writes` writes their mean and passes the
+    lines to `on_write`.
     """
 
     def __init__(
@@ -25,15 +25,15 @@ class Metrics:
         path: Path,
         resumed_at: int | None,
         writes: bool = True,
-        tell: Callable[[list[dict[str, Any]]], None] = lambda lines: None,
+        on_write: Callable[[list[dict[str, Any]]], None] = lambda lines: None,
     ) -> None:
-        self.path, self.writes, self.tell = path, writes, tell
+        self.path, self.writes, self.on_write = path, writes, on_write
         self.waiting: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
         if writes:
-            self._forget_after(-1 if resumed_at is None else resumed_at)
+            self._drop_after(-1 if resumed_at is None else resumed_at)
 
-    def _forget_after(self, step: int) -> None:
-        """Drop what was written after the checkpoint that the run goes on from."""
+    def _drop_after(self, step: int) -> None:
+        """Drop the lines after the checkpoint that the run resumes from."""
         if not self.path.exists():
             return
         kept = []
@@ -42,22 +42,22 @@ class Metrics:
                 if not line.endswith(b"\n") or json.loads(line)["step"] > step:
                     break
             except ValueError:
-                break  # cut off in the middle by a kill
+                break  # cut off by a kill
             kept.append(line)
         write_atomically(self.path, lambda aside: aside.write_bytes(b"".join(kept)))
 
     def add(self, numbers: dict[str, Any], on_device: dict[str, Tensor]) -> None:
-        """Note one step: plain numbers, and scalars that are still being computed."""
+        """Record one step: Python numbers, and scalars still being computed on the device."""
         self.waiting.append((numbers, on_device))
 
     def annotate(self, numbers: dict[str, Any]) -> None:
-        """Add to the step noted last."""
+        """Add values to the last recorded step."""
         self.waiting[-1][0].update(numbers)
 
     def flush(self, sync: bool = False) -> list[dict[str, Any]]:
         """Read the waiting scalars in one transfer, write all lines, and return them.
 
-        With `sync` the file is on the disk afterwards, whatever happens to the machine.
+        With `sync` the file is flushed to disk (fsync).
         """
         if not self.waiting:
             return []
@@ -73,7 +73,7 @@ class Metrics:
                 if sync:
                     file.flush()
                     os.fsync(file.fileno())
-            self.tell(lines)
+            self.on_write(lines)
         return lines
 
 

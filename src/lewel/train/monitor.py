@@ -1,4 +1,4 @@
-"""What a run watches for: collapse, numbers that are not finite, images that can't be read."""
+"""Monitoring of a run: representation collapse, non-finite values, corrupt images."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -8,27 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT
 from lewel.errors import RunError
-from lewel.ops.ranks import gather_things, highest, rank
+from lewel.ops.ranks import gather_objects, highest, rank
 
-COLLAPSED = 0.1  # spread of the embeddings; 1 for random directions, 0 when all are equal
-SETTLED = 0.2  # share of the training after which the teacher has followed the student
-BAD_SHARE = 0.05
-BAD_GRACE = 100  # images seen before the share of bad ones is judged
+COLLAPSED = 0.1  # embedding std: 1 for random unit vectors, 0 when all are equal
+SETTLED = 0.2  # fraction of the training after which the teacher is checked too
 
 
 class CollapseWatch:
-    """Says once, in plain words, that all images get the same embedding."""
+    """Reports representation collapse, once."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say, self.warned = say, False
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report, self.warned = report, False
 
-    def look(self, lines: list[dict[str, Any]], progress: float) -> None:
-        """Judge the steps reported last, by the student's and the teacher's embeddings.
+    def check(self, lines: list[dict[str, Any]], progress: float) -> None:
+        """Check the embedding std of student and teacher over the last reported steps.
 
-        An EMAN teacher starts with statistics that fit nothing, and is judged later.
+        An EMAN teacher starts with initial batch norm statistics, so it is checked later.
         """
-        names = ("spread", "target_spread") if progress > SETTLED else ("spread",)
+        names = ["embedding_std", "teacher_embedding_std"][: 2 if progress > SETTLED else 1]
         means = [
             sum(line[name] for line in lines) / len(lines)
             for name in names
@@ -38,24 +37,25 @@ class CollapseWatch:
             return
         lowest = min(means)
         if lowest < COLLAPSED and not self.warned:
-            self.say(
-                f"Collapse: all images get nearly the same embedding (spread {lowest:.3f}, healthy "
-                "is near 1). Lower --optim.lr, raise the batch size, or change --teacher.momentum."
+            self.report(
+                f"Collapse: all images get nearly the same embedding (embedding std {lowest:.3f}, "
+                "healthy is near 1). Lower --optim.lr, raise the batch size, or change "
+                "--teacher.momentum."
             )
         self.warned = lowest < COLLAPSED
 
 
 class FiniteWatch:
-    """A flag on the device that falls at the first loss that is not finite."""
+    """A flag on the device, cleared at the first loss that is not finite."""
 
     def __init__(self, device: torch.device) -> None:
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def look(self, loss: Tensor) -> None:
+    def update(self, loss: Tensor) -> None:
         self.finite &= loss.detach().isfinite()
 
     def check(self, step: int, network: nn.Module | None = None) -> None:
-        """Read the flag (this waits for the device), and look at all weights before a save."""
+        """Read the flag (this waits for the device); before a save, check all weights too."""
         finite = self.finite
         if network is not None:
             tensors = [*network.parameters(), *network.buffers()]
@@ -64,24 +64,24 @@ class FiniteWatch:
         if highest([int(not finite.item())], self.finite.device)[0]:
             raise RunError(
                 f"The loss or the weights stopped being finite by step {step}: nothing was "
-                "saved since. Lower --optim.lr (--lr where a backbone is judged) or use "
-                "--precision 32; the last checkpoint is good."
+                "saved since. Lower --optim.lr (--lr in evaluations) or use "
+                "--precision 32; the last checkpoint is intact."
             )
 
 
-class BadImages:
-    """Counts images that can't be read over all workers and ranks, and lists them in a file."""
+class CorruptImages:
+    """Counts corrupt images over all workers and ranks, and lists them in a file."""
 
     def __init__(
         self, path: Path, total: int, per_epoch: int, allowed: float | None = None
     ) -> None:
         self.path, self.total = path, total
-        self.allowed = BAD_SHARE if allowed is None else allowed
-        self.grace = min(BAD_GRACE, per_epoch) if self.allowed else 0
-        self.bad: set[int] = set()
-        self.found: list[tuple[int, str, str]] = []  # not yet told to the other ranks
+        self.allowed = CORRUPT_LIMIT if allowed is None else allowed
+        self.grace = min(CORRUPT_GRACE, per_epoch) if self.allowed else 0
+        self.corrupt: set[int] = set()
+        self.found: list[tuple[int, str, str]] = []  # not yet sent to the other ranks
         self.example = ""
-        if not self.allowed and rank() == 0:  # one stops a run: it may be mended since
+        if not self.allowed and rank() == 0:  # one stops the run: repaired by now?
             path.unlink(missing_ok=True)
         if not self.allowed or not path.exists():
             return
@@ -91,34 +91,34 @@ class BadImages:
             if rank() == 0:
                 path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         for line in map(json.loads, lines):
-            self._add(line["index"], line["image"], line["reason"])
+            self._count(line["index"], line["image"], line["reason"])
 
-    def look(self, found: Iterable[tuple[int, str, str]]) -> None:
-        """Take what one batch found."""
+    def add(self, found: Iterable[tuple[int, str, str]]) -> None:
+        """Add the corrupt images of a batch."""
         self.found += found
 
-    def judge(self, seen: int, device: torch.device) -> None:
-        """List what all ranks found; `seen` is how many images the run has asked for so far."""
-        new = gather_things(self.found) if highest([len(self.found)], device)[0] else []
+    def check(self, seen: int, device: torch.device) -> None:
+        """Write the corrupt images of all ranks; `seen` is the number of images read so far."""
+        new = gather_objects(self.found) if highest([len(self.found)], device)[0] else []
         self.found = []
         for index, name, why in new:
-            if self._add(index, name, why) and rank() == 0:
+            if self._count(index, name, why) and rank() == 0:
                 line = json.dumps({"index": index, "image": name, "reason": why})
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
-        looked_at = min(seen, self.total)
-        if seen >= self.grace and len(self.bad) > self.allowed * looked_at:
+        read = min(seen, self.total)
+        if seen >= self.grace and len(self.corrupt) > self.allowed * read:
             raise RunError(
-                f"{len(self.bad)} of the {looked_at} images seen could not be read, more than "
+                f"{len(self.corrupt)} of the {read} images read are corrupt, more than "
                 f"{self.allowed:.0%} (for example {self.example}). "
-                f"All are listed in {self.path}: mend them"
+                f"All are listed in {self.path}: repair them"
                 f"{', delete this list' if self.allowed else ''} and run the same command again."
             )
 
-    def _add(self, index: int, name: str, why: str) -> bool:
-        """Count an image once; whether it is new."""
-        if index in self.bad:
+    def _count(self, index: int, name: str, why: str) -> bool:
+        """Count an image once -> whether it is new."""
+        if index in self.corrupt:
             return False
-        self.bad.add(index)
+        self.corrupt.add(index)
         self.example = f"{name}: {why}"
         return True

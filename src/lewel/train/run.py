@@ -1,4 +1,4 @@
-"""What a training run is made of."""
+"""The parts of a training run."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from lewel.data.loader import Batch, Order, Samples, finish_views
-from lewel.methods.base import Method
+from lewel.data.views.loader import Batch, Order, Samples, finish_views
+from lewel.nn.trainable import Trainable
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.display import Display
-from lewel.train.engine import Fabric
-from lewel.train.estimate import out_of_memory_sentence
+from lewel.train.estimate import out_of_memory_message
+from lewel.train.fabric import Fabric
 from lewel.train.metrics import Metrics
-from lewel.train.monitor import BadImages
+from lewel.train.monitor import CorruptImages
 
 Report = Callable[[str], None]
 Probe = Callable[[Report], dict[str, float]]
@@ -24,7 +24,7 @@ Probe = Callable[[Report], dict[str, float]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What decides the course of a training run."""
+    """The fixed settings of the training loop."""
 
     order: Order
     steps: int
@@ -45,11 +45,11 @@ class Plan:
         return self.order.steps_per_epoch * self.order.batch_size
 
     def saves_after(self, step: int) -> bool:
-        """Whether a checkpoint is due after so many steps, whatever the time."""
+        """Whether a checkpoint is due after this step, regardless of the time."""
         return step == self.steps or (self.saves_epochs and step % self.order.steps_per_epoch == 0)
 
     def probes_after(self, step: int) -> bool:
-        """Whether the k-NN probe runs after this many steps: before, every so often, at the end."""
+        """Whether the k-NN probe runs after this step: at step 0, at intervals, at the end."""
         if not self.probe_every:
             return False
         interval = max(1, round(self.probe_every * self.order.steps_per_epoch))
@@ -58,28 +58,28 @@ class Plan:
 
 @dataclass
 class Training:
-    """Everything that takes part in a run; `train` drives it from the state it is in."""
+    """All objects of a run; `train` continues it from its current step."""
 
     fabric: Fabric
-    method: Method
+    method: Trainable
     optimizer: Optimizer
     plan: Plan
     dataset: Samples
     inputs: Callable[[Any], tuple[Any, ...]]  # a batch -> what the method takes, on the device
     checkpoints: Checkpoints
     metrics: Metrics
-    bad_images: BadImages
+    corrupt_images: CorruptImages
     display: Display
     probe: Probe | None
-    on_save: Callable[["Training"], None]  # leaves the exports of this step in the run folder
+    on_save: Callable[["Training"], None]  # writes the exports of this step to the run folder
     config: dict[str, Any]  # as plain values, for the checkpoint
-    data: dict[str, Any]  # what was trained on, for the checkpoint
+    data: dict[str, Any]  # the training set, for the checkpoint
     step: int = 0
     resumed: bool = False
 
     def explain_memory(self) -> str:
-        """Why memory ran out, and what would fit."""
-        if not hasattr(self.method, "student"):  # it takes more than views: no estimate is made
+        """The error message when memory runs out: what needed it, and what would fit."""
+        if not hasattr(self.method, "student"):  # its inputs are more than views: no estimate
             return f"{self.fabric.device} ran out of memory: use a smaller --batch-size or images."
         plan, order, device = self.plan, self.plan.order, self.fabric.device
         if device.type == "cuda":
@@ -87,7 +87,7 @@ class Training:
             memory = torch.cuda.get_device_properties(device).total_memory
         else:
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // plan.devices
-        return out_of_memory_sentence(
+        return out_of_memory_message(
             self.method,
             optimizer_slots=optimizer_slots(self.optimizer),
             image_size=self.dataset.size,
@@ -105,7 +105,7 @@ class Training:
         return self.checkpoints.newest != self.step
 
     def state(self) -> State:
-        """All that a later process needs to go on exactly here."""
+        """The content of a checkpoint: all that is needed to resume exactly."""
         return {
             "step": self.step,
             "config": self.config,
@@ -119,6 +119,9 @@ class Training:
         self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:
+            if "share" in group:  # version 0.1's name
+                group["lr_scale"] = group.pop("share")
         self.fabric._precision.load_state_dict(state["precision"])
 
 
@@ -131,5 +134,5 @@ def ready_views(batch: Batch, plan: Plan, device: torch.device) -> list[Tensor]:
 
 
 def optimizer_slots(optimizer: Optimizer) -> int:
-    """How many numbers an optimiser keeps for each weight."""
+    """How many values an optimiser keeps for each weight."""
     return 2 if isinstance(optimizer, AdamW) else 1

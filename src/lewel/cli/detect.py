@@ -1,0 +1,52 @@
+"""`lewel detect`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import Console
+
+from lewel.cli.output import say, where_and_next
+from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.config.evaluate import DetectConfig
+
+if TYPE_CHECKING:
+    from lewel.tasks.outcome import Detected
+
+
+def detect(
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    config: Annotated[DetectConfig, All],
+) -> None:
+    """Evaluate a backbone by object detection (Faster R-CNN, Mask R-CNN)."""
+    from lewel.tasks import detect as task
+
+    console = Console()
+    say(console, *lines_of(task.detect(backbone, with_recipe(config, recipe), out, console)))
+
+
+def lines_of(found: "Detected") -> list[str]:
+    """The result, its file, and the next command."""
+    numbers = found.numbers
+    lines = [
+        f"detect on {found.data}: {precisions(numbers)} ({numbers['rule']}), "
+        f"{found.images:,} images"
+    ]
+    if "mask" in numbers:
+        lines.append(f"masks: {precisions(numbers['mask'])} (COCO)")
+    for rule, others in numbers.get("by_rule", {}).items():
+        lines.append(f"VOC, {rule} AP: {precisions(others)}")
+    if "by_lr" in numbers:
+        each = ", ".join(f"{rate}: {100 * ap:.1f}" for rate, ap in numbers["by_lr"].items())
+        lines.append(f"AP by lr {each}; reported is the best on {numbers['selected_on']}")
+    if numbers.get("pictures"):
+        folder = found.file.parent.parent / "predictions"
+        lines.append(f"wrote {len(numbers['pictures'])} pictures to {folder}")
+    return [*lines, *where_and_next(found.file)]
+
+
+def precisions(numbers: dict[str, Any]) -> str:
+    """AP, AP50 and AP75 in percent."""
+    return ", ".join(f"{name} {100 * numbers[name]:.1f}" for name in ("AP", "AP50", "AP75"))

@@ -1,0 +1,25 @@
+"""`lewel finetune`."""
+
+from typing import Annotated
+
+from rich.console import Console
+
+from lewel.cli.output import show_accuracy
+from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.config.evaluate import FinetuneConfig
+
+
+def finetune(
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    config: Annotated[FinetuneConfig, All],
+) -> None:
+    """Fine-tune on a fraction of the labels (semi-supervised evaluation)."""
+    from lewel.tasks import finetune as task
+
+    console = Console()
+    found = task.finetune(backbone, with_recipe(config, recipe), out, console)
+    show_accuracy(console, found, f"{found.numbers['labelled']:,} labels")

@@ -1,0 +1,27 @@
+"""`lewel linear`."""
+
+from typing import Annotated
+
+from rich.console import Console
+
+from lewel.cli.output import show_accuracy
+from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.config.evaluate import LinearConfig
+
+
+def linear(
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    config: Annotated[LinearConfig, All],
+) -> None:
+    """Evaluate a backbone by a linear classifier on frozen features."""
+    from lewel.tasks import linear as task
+
+    console, config = Console(), with_recipe(config, recipe)
+    found = task.linear(backbone, config, out, console)
+    chosen = ("lr", "weight_decay") if config.fast else ()
+    named = [f"{name.replace('_', ' ')} {found.numbers[name]:g}" for name in chosen]
+    show_accuracy(console, found, *named)

@@ -1,0 +1,126 @@
+"""The command line: the commands by group, and their exit codes."""
+
+import gc
+import sys
+
+from cyclopts import App, CycloptsError, Group
+from cyclopts.exceptions import UnusedCliTokensError
+from cyclopts.exceptions import ValidationError as CycloptsValidationError
+from rich.console import Console
+
+from lewel.errors import Interrupted, RunError, UserError, system_message
+from lewel.progress import rank_from_outside
+from lewel.train.interrupt import STOPPING
+
+# The commands by group with the first line of their help: `lewel --help` imports none of them.
+GROUPS = {
+    "Train": {
+        "pretrain": "Pre-train a backbone on unlabelled images; run the same command to resume.",
+        "recipes": "List the recipes that ship with lewel.",
+    },
+    "Evaluate": {
+        "knn": "Evaluate a backbone by k nearest neighbours.",
+        "linear": "Evaluate a backbone by a linear classifier on frozen features.",
+        "finetune": "Fine-tune on a fraction of the labels (semi-supervised evaluation).",
+        "results": "Compare the results of one or several runs.",
+    },
+    "Dense tasks": {
+        "segment": "Evaluate a backbone by semantic segmentation with a dilated FCN.",
+        "detect": "Evaluate a backbone by object detection (Faster R-CNN, Mask R-CNN).",
+    },
+    "See": {
+        "maps": "Draw the alignment maps of a run as heat maps over images and their views.",
+        "where": "Measure alignment maps: consistency over views, localisation of objects, "
+        "diversity.",
+        "report": "Write a report of one or several runs as one self-contained HTML page.",
+        "watch": "Serve the report of a run while it trains, on this machine only.",
+    },
+    "Exchange": {
+        "export": "Export a backbone to another project's format; it is loaded back and compared.",
+        "import": "Import a third-party checkpoint as a backbone that every command takes.",
+        "embed": "Write the features of every image to a file; run the same command to resume.",
+    },
+    "Data": {
+        "pack": "Pack images into shards that are read fast; run the same command to resume or "
+        "repair.",
+    },
+    "Speed": {
+        "bench": "Measure speed and memory, side by side with lightly and torchvision.",
+    },
+}
+
+app = App(
+    name="lewel",
+    help="Pre-train image backbones without labels, learning where to learn.",
+    version_flags=["--version"],
+    help_flags=["--help", "-h"],
+    help_format="plaintext",  # the commands' Markdown takes 70 ms to import
+)
+for title, commands in GROUPS.items():
+    group = Group.create_ordered(title)
+    for name, what in commands.items():
+        place = name + "_" * (name == "import")  # a keyword of Python
+        app.command(
+            f"lewel.cli.{place}:{place}",
+            name=name,
+            help=what,
+            group=group,
+            **({} if name == "bench" else {"help_format": "markdown"}),
+        )
+
+
+def main() -> None:
+    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input, 130/143 interrupted."""
+    # Importing torch creates hundreds of thousands of objects and no garbage: Python's default
+    # threshold of the garbage collector costs a fifth of a command's start-up time.
+    gc.set_threshold(100_000, 10, 10)
+    code = run(sys.argv[1:])
+    if code in (0, *(128 + number for number in STOPPING)) and "torch.distributed" in sys.modules:
+        from lewel.ops.ranks import leave
+
+        leave()  # where torchrun or srun has started several ranks
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of a command line."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsValidationError as error:
+        from pydantic import ValidationError
+
+        from lewel.config.settings import explain
+
+        cause = error.__cause__
+        errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
+        return 2
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or [])
+        errors.print(f"Unexpected arguments {words!r}: see `lewel --help`, or --help of a command.")
+        return 2
+    except (CycloptsError, UserError) as error:
+        errors.print(f"{_rank_prefix()}{error}")
+        return 2
+    except RunError as error:
+        errors.print(f"{_rank_prefix()}{error}")
+        return 1
+    except OSError as error:
+        errors.print(f"{_rank_prefix()}{system_message(error)}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Interrupted as error:
+        from lewel.train.launch import requeue_after_signal
+
+        text = requeue_after_signal(error.number) or "run the same command to resume"
+        if not _rank_prefix():
+            errors.print(f"{error}: {text}")
+        return 128 + error.number
+    return 0
+
+
+def _rank_prefix() -> str:
+    """The rank that prints, where torchrun or srun has started several."""
+    rank = rank_from_outside()
+    return f"rank {rank}: " if rank else ""

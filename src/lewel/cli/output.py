@@ -1,0 +1,52 @@
+"""How commands print what they found."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from lewel.progress import rank_from_outside
+
+if TYPE_CHECKING:
+    from lewel.tasks.outcome import Accuracy
+
+
+def say(console: Console, *lines: str) -> None:
+    """Plain lines, as they are; printed by the first process alone under torchrun and srun."""
+    for line in lines if rank_from_outside() == 0 else ():
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def program() -> str:
+    """How the user can call this command again."""
+    if shutil.which("lewel"):
+        return "lewel"
+    script, here = Path(sys.executable).parent / "lewel", Path.cwd()
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
+
+
+def wide(console: Console, columns: int) -> Console:
+    """A console for tables: a file or a pipe has no edge."""
+    if not console.is_terminal:
+        console.width = columns
+    return console
+
+
+def show_accuracy(console: Console, found: "Accuracy", *details: str) -> None:
+    """The result of knn, linear or finetune, its file, and the next command."""
+    low, high = found.interval
+    numbers = f"top-1 {found.top1:.1%} (95 % {low:.1%} - {high:.1%}), top-5 {found.top5:.1%}"
+    say(
+        console,
+        ", ".join(
+            (f"{found.task} on {found.data}: {numbers}", f"{found.images:,} images", *details)
+        ),
+        *where_and_next(found.file),
+    )
+
+
+def where_and_next(file: Path) -> list[str]:
+    """Where a result is cached, and what comes next."""
+    return [f"wrote {file}", "next:", f"  {program()} results {file.parent.parent}"]

@@ -1,0 +1,41 @@
+"""Parameters that several commands take."""
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from pydantic import ValidationError
+
+from lewel.config.evaluate import EvaluateConfig
+from lewel.config.settings import explain
+from lewel.errors import UserError
+
+Whole = Annotated[int, Parameter(validator=Number(gte=0))]
+Positive = Annotated[int, Parameter(validator=Number(gte=1))]
+Flag = Annotated[bool, Parameter(negative=())]
+Backbone = Annotated[
+    str, Parameter(help="A run folder, a file of weights, or a network's name (timm/NAME).")
+]
+Run = Annotated[Path, Parameter(help="A run folder.")]
+ResultsFolder = Annotated[
+    Path | None, Parameter(help="Where results go; by default the run folder.")
+]
+Recipe = Annotated[
+    str | None, Parameter(help="A recipe by name (`lewel recipes`) or a YAML file; flags override.")
+]
+All = Parameter(name="*")  # every setting of a model is a flag
+Config = TypeVar("Config", bound=EvaluateConfig)
+
+
+def with_recipe(config: Config, recipe: str | None) -> Config:
+    """A recipe for an evaluation, then the user's flags on top of it."""
+    if recipe is None:
+        return config
+    from lewel.config.recipes import read_recipe
+
+    given = config.model_dump(exclude_unset=True)
+    try:
+        return type(config).model_validate({**read_recipe(recipe, "eval"), **given})
+    except ValidationError as error:
+        raise UserError(explain(error, type(config))) from None

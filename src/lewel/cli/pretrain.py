@@ -1,0 +1,100 @@
+"""`lewel pretrain`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+
+from lewel.cli.output import program, say
+from lewel.cli.parameters import All, Flag
+from lewel.config.pretrain import PretrainConfig
+
+if TYPE_CHECKING:
+    from lewel.tasks.outcome import Pretrained
+
+
+def pretrain(
+    data: str | None = None,
+    /,
+    *,
+    recipe: str | None = None,
+    out: Path | None = None,
+    dry_run: Flag = False,
+    config: Annotated[PretrainConfig, All] = PretrainConfig(),  # noqa: B008
+) -> None:
+    """Pre-train a backbone on unlabelled images; run the same command to resume.
+
+    Parameters
+    ----------
+    data
+        A folder of images, a text file of paths, a CSV with path and label, a data set's name
+        (cifar10, stl10, food101, imagenet, ...), `scenes`, or packed data (`lewel pack`), also by
+        its URL.
+    recipe
+        A recipe by name (`lewel recipes`) or a YAML file; flags override it.
+    out
+        The run folder; by default runs/DATA-METHOD.
+    dry_run
+        Show the resolved settings, memory and time, and stop.
+    """
+    from lewel.config.configure import configure
+    from lewel.tasks import pretrain as task
+
+    resolved = configure(data, recipe, config.model_dump(exclude_unset=True))
+    if dry_run:
+        show_plan(resolved)
+        return
+    console = Console()
+    done = task.pretrain(resolved, out, console)
+    say(console, *summary(done, resolved))
+
+
+def show_plan(config: PretrainConfig) -> None:
+    """The settings of a run as YAML, and what it would take."""
+    import yaml
+
+    from lewel.config.methods import as_recipe
+    from lewel.tasks.dry_run import describe
+
+    print(yaml.safe_dump(as_recipe(config), sort_keys=False).rstrip())
+    with Console(stderr=True).status("timing a few steps"):
+        description = describe(config)
+    for name, value in description.items():
+        kind = "," if isinstance(value, int) else "g" if isinstance(value, float) else ""
+        print(f"{name}: {value:{kind}}")
+
+
+def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
+    """What was reached, what was written, and what to do next."""
+    from lewel.methods.registry import find_method
+
+    lewel, folder = program(), done.folder
+    lines = []
+    if done.knn is not None:
+        lines.append(
+            f"k-NN accuracy {done.knn_before:.1%} before, {done.knn:.1%} after ({done.steps} steps)"
+        )
+    corrupt = folder / "corrupt_images.jsonl"
+    if corrupt.exists():
+        many = len(corrupt.read_text(encoding="utf-8").splitlines())
+        lines.append(f"{many} corrupt images: see {corrupt}")
+    evaluate = (
+        f"  {lewel} knn {folder} --data {config.data}    # evaluate it"
+        if done.knn is not None
+        else f"  {lewel} embed {folder} {config.data}    # features of every image"
+    )
+    lines += [
+        f"wrote {done.backbone} (weights), card.json, views.png, metrics.jsonl",
+        "next:",
+        evaluate,
+        f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --out {folder} "
+        f"--epochs {2 * config.epochs}    # train for longer",
+    ]
+    other = find_method(config.method).about.counterpart
+    if other is not None:
+        lines.append(
+            f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --method {other} --out "
+            f"{folder.with_name(folder.name + '-' + other)}    # compare with {other}"
+        )
+    python = f"  import lewel; lewel.load_backbone({str(folder)!r})    # Python: a plain network"
+    return [*lines, python]

@@ -1,0 +1,15 @@
+"""`lewel recipes`."""
+
+from rich.console import Console
+from rich.table import Table
+
+
+def recipes() -> None:
+    """List the recipes that ship with lewel."""
+    from lewel.config.recipes import list_recipes
+
+    table = Table("recipe", "what it is", box=None)
+    for kind in ("pretrain", "eval"):
+        for name, about in list_recipes(kind).items():
+            table.add_row(name, about)
+    Console().print(table)

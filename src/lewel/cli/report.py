@@ -1,0 +1,33 @@
+"""`lewel report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from lewel.cli.output import program, say
+from lewel.errors import UserError
+
+
+def report(
+    *runs: Path,
+    out: Annotated[
+        Path | None, Parameter(help="The page; by default report.html in the run folder.")
+    ] = None,
+) -> None:
+    """Write a report of one or several runs as one self-contained HTML page."""
+    from lewel.tasks import report as task
+
+    if not runs:
+        raise UserError("Which runs? Give one or several run folders.")
+    console = Console()
+    with console.status("reading the run"):
+        path = task.report(list(runs), out)
+    say(
+        console,
+        f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)",
+        "next: open it in a browser, or see results and a running training:",
+        f"  {program()} results {' '.join(map(str, runs))}",
+        f"  {program()} watch {runs[0]}",
+    )

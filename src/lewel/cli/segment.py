@@ -1,0 +1,46 @@
+"""`lewel segment`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+
+from lewel.cli.output import say, where_and_next
+from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.config.evaluate import SegmentConfig
+
+if TYPE_CHECKING:
+    from lewel.tasks.outcome import Segmented
+
+
+def segment(
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    config: Annotated[SegmentConfig, All],
+) -> None:
+    """Evaluate a backbone by semantic segmentation with a dilated FCN."""
+    from lewel.tasks import segment as task
+
+    console = Console()
+    say(console, *lines_of(task.segment(backbone, with_recipe(config, recipe), out, console)))
+
+
+def lines_of(found: "Segmented") -> list[str]:
+    """The result, its file, and the next command."""
+    numbers, (low, high) = found.numbers, found.interval
+    each = ", ".join(f"{name} {value:.1%}" for name, value in found.per_class.items())
+    lines = [
+        f"segment on {found.data}: mIoU {found.miou:.1%} (95 % {low:.1%} - {high:.1%}), "
+        f"pixel accuracy {numbers['pixel_accuracy']:.1%}, {found.images:,} images, output "
+        f"stride {numbers['output_stride']}, lr {numbers['lr']:g}",
+        f"by class: {each}",
+    ]
+    if "by_lr" in numbers:
+        tried = ", ".join(f"{rate}: {value:.1%}" for rate, value in numbers["by_lr"].items())
+        lines.append(f"the best of these learning rates, on {numbers['selected_on']}: {tried}")
+    if numbers["pictures"]:
+        first = found.file.parent.parent / numbers["pictures"][0]
+        lines.append(f"wrote {len(numbers['pictures'])} pictures such as {first}")
+    return [*lines, *where_and_next(found.file)]

@@ -1,0 +1,219 @@
+"""From a configuration to objects: the only file that knows the names of things."""
+
+import math
+from functools import partial
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from lewel.config.methods import arguments, taken
+from lewel.config.pretrain import PretrainConfig
+from lewel.data.sources.source import Data, Source, blocks_of
+from lewel.data.views.crop import ViewRecipe
+from lewel.data.views.loader import Order, TwoViews
+from lewel.data.workers import cores
+from lewel.errors import UserError
+from lewel.evaluate.features import Extractor
+from lewel.evaluate.knn_probe import KnnProbe
+from lewel.interop.backbones import build_backbone
+from lewel.interop.weights import load_weights
+from lewel.methods.base import Method
+from lewel.methods.registry import find_method
+from lewel.nn.backbone import MEAN, RESNETS, STD, Backbone
+from lewel.ops.randomness import seed_of
+from lewel.ops.ranks import rank
+from lewel.optim.groups import parameter_groups
+from lewel.optim.lars import LARS
+from lewel.optim.schedules import learning_rate
+from lewel.train.devices import Placement, default_workers, open_fabric
+from lewel.train.fabric import Fabric
+from lewel.train.run import Plan, Probe
+
+
+def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
+    """The method with its networks, initialised by the seed alone."""
+    torch.manual_seed(seed_of(config.seed))
+    backbone = build_backbone(config.backbone, config.stem, config.width, config.image_size)
+    check_sizes(config, backbone, ranks)
+    return find_method(config.method)(backbone, **arguments(config, images))
+
+
+def load_initial(method: Method, weights: str) -> None:
+    """Give student and teacher the backbone of a file."""
+    load_weights(method.student.backbone.net, weights)
+    teacher = getattr(method, "teacher", None)
+    if teacher is not None:
+        teacher.network.backbone.load_state_dict(method.student.backbone.state_dict())
+
+
+def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
+    """Sizes that do not go together are a mistake of the user's, said before anything runs."""
+    head, groups = config.head, config.head.groups
+    settings = taken(find_method(config.method))
+    aligned = "head.aligned_weight" in settings and head.aligned_weight > 0
+    if aligned:
+        if head.aligned_projector == "shared" and head.aligned_dim != head.dim:
+            raise UserError(
+                f"With --head.aligned-projector shared, head.aligned_dim (c) {head.aligned_dim} "
+                f"must be head.dim (d) {head.dim}: use --head.aligned-dim {head.dim}."
+            )
+        for what, value, flag in (
+            ("head.dim (d)", head.dim, "--head.dim"),
+            (f"the channels of {config.backbone}", backbone.channels, "--width"),
+        ):
+            if value % groups:
+                raise UserError(
+                    f"{what} is {value}, not a multiple of head.groups (h) {groups}: "
+                    f"change {flag} or --head.groups."
+                )
+    if "contrast.norm_groups" in settings:
+        check_groups(config, ranks)
+    try:
+        locations = backbone.locations(config.image_size)
+    except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{config.backbone} cannot take images of {config.image_size} px ({reason}): "
+            "change --image-size."
+        ) from None
+    if math.isqrt(locations) ** 2 != locations:
+        raise UserError(
+            f"{config.backbone} gives {locations} tokens, which form no square grid: choose "
+            "another --backbone."
+        )
+    if locations < 4 and "head.maps" in settings:
+        raise UserError(
+            f"{config.backbone} sees images of {config.image_size} px at {locations} locations, "
+            "too few to choose where to learn: raise --image-size"
+            + (", or use --stem medium or small." if config.backbone in RESNETS else ".")
+        )
+
+
+def check_groups(config: PretrainConfig, ranks: int) -> None:
+    """ShuffleBN's groups must share each device's part of the batch evenly."""
+    groups, share = config.contrast.norm_groups, config.batch_size // config.accumulate // ranks
+    mine = max(1, groups // ranks)
+    if (groups > ranks and groups % ranks) or share % mine or share < 2 * mine:
+        devices = f" on each of {ranks} devices" if ranks > 1 else ""
+        raise UserError(
+            f"A micro-batch of {share}{devices} cannot be normalised in {groups} groups of 2 or "
+            "more in all: change --batch-size or --contrast.norm-groups."
+        )
+    if config.sync_batch_norm and ranks > 1 and groups > 1:
+        raise UserError(
+            "--sync-batch-norm normalises all devices together, --contrast.norm-groups "
+            f"{groups} apart: use --contrast.norm-groups 1, or leave the first out."
+        )
+
+
+def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
+    """The optimiser, in the fused form where torch has one."""
+    optim = config.optim
+    groups = parameter_groups(method, optim.weight_decay, optim.exclude_bias_and_norm)
+    if optim.name == "lars":
+        return LARS(groups, lr=0.0, momentum=optim.momentum)
+    for group in groups:
+        del group["adapt"]
+    fused = next(method.parameters()).device.type in ("cpu", "cuda")
+    if optim.name == "sgd":
+        return SGD(groups, lr=0.0, momentum=optim.momentum, fused=fused)
+    return AdamW(groups, lr=0.0, fused=fused)
+
+
+def peak_rate(config: PretrainConfig) -> float:
+    """The learning rate, scaled linearly from the batch it was chosen for to this one."""
+    return config.optim.lr * config.batch_size / config.optim.lr_batch_size
+
+
+def build_plan(
+    config: PretrainConfig, source: Source, device: torch.device, place: Placement
+) -> Plan:
+    """The course of the run: order of the data, schedule, intervals."""
+    images = len(source)
+    parts = place.ranks * config.accumulate
+    if config.batch_size % parts or config.batch_size < 2 * parts:
+        raise UserError(
+            f"The batch size {config.batch_size} cannot be shared by {place.ranks} devices x "
+            f"{config.accumulate} micro-batches in parts of 2 or more: change --batch-size."
+        )
+    if config.batch_size > images:
+        raise UserError(
+            f"The batch size {config.batch_size} is larger than the data ({images} images): "
+            f"use --batch-size {max(2, images // 2)} or less."
+        )
+    order = Order(
+        images,
+        config.batch_size,
+        config.seed,
+        config.accumulate,
+        rank(),
+        place.ranks,
+        blocks_of(source),
+    )
+    return Plan(
+        order=order,
+        steps=config.epochs * order.steps_per_epoch,
+        learning_rate=partial(
+            learning_rate,
+            peak_rate(config),
+            warmup=min(1.0, config.optim.warmup_epochs / config.epochs),
+            schedule=config.optim.schedule,
+        ),
+        mean=MEAN,
+        std=STD,
+        channels_last=bool(config.channels_last),
+        half=config.precision != "32",
+        devices=place.devices,
+        workers=default_workers(device, place.devices)
+        if config.workers is None
+        else config.workers,
+        log_every=config.log_every,
+        checkpoint_minutes=config.checkpoint_minutes,
+        probe_every=config.knn.every,
+    )
+
+
+def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
+    """The source cut into two views."""
+    views = config.views
+    recipes = [
+        ViewRecipe(
+            crop_scale=views.crop_scale,
+            flip=views.flip,
+            jitter=views.jitter,
+            jitter_probability=views.jitter_probability,
+            grey=views.grey,
+            blur=views.blur[view],
+            blur_sigma=views.blur_sigma,
+            solarise=views.solarise[view],
+        )
+        for view in range(2)
+    ]
+    return TwoViews(source, recipes, config.image_size, config.seed)
+
+
+def build_fabric(config: PretrainConfig, place: Placement) -> Fabric:
+    """The engine for these devices."""
+    return open_fabric(place, config.accelerator, config.precision, config.sync_batch_norm)
+
+
+def build_probe(
+    config: PretrainConfig, data: Data, backbone: Backbone, device: torch.device, place: Placement
+) -> Probe | None:
+    """k-NN accuracy, the bank from train and the queries from val; None without labels."""
+    if data.train is None or data.val is None or not config.knn.every:
+        return None
+    if data.train.classes is None or len(data.train.classes) < 2:
+        return None
+    # Training rests meanwhile: all cores may read, but where no process but this one is wanted.
+    all_cores = min(8, cores(place.devices))
+    workers = 0 if config.workers == 0 else max(all_cores, config.workers or 0)
+    return KnnProbe(
+        Extractor(backbone, config.image_size, MEAN, STD, device, workers=workers),
+        data.train,
+        data.val,
+        bank=config.knn.bank,
+        queries=config.knn.queries,
+        neighbours=config.knn.neighbours,
+    )

@@ -1,0 +1,37 @@
+"""From a recipe and the user's settings to the checked configuration of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from lewel.config.methods import refuse_unused, refuse_unused_in, typed_options, without_unused
+from lewel.config.pretrain import PretrainConfig, resolve
+from lewel.config.recipes import default_recipe, read_recipe
+from lewel.data.sources.named import NAMES
+from lewel.errors import UserError
+from lewel.methods.registry import find_method, method_names
+
+
+def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
+    """The checked configuration of a run, its data path made absolute."""
+    name = str(overrides.get("method", "lewel_b"))
+    known = name in method_names()  # another is refused below, with the names of these
+    given = read_recipe(recipe) if recipe else default_recipe(name) if known else {}
+    if data is not None:
+        overrides = {**overrides, "data": str(data)}
+    elif "data" not in given:
+        raise UserError(
+            "What are the images? Give a folder, a list file, a data set's name, or `scenes`."
+        )
+    config = resolve(given, overrides)
+    method = find_method(config.method)
+    refuse_unused(method, overrides)
+    if given.get("method", config.method) == config.method:
+        refuse_unused_in(given, method)
+    config = typed_options(without_unused(config))
+    path = Path(config.data).expanduser()
+    if config.data != "scenes" and config.data not in NAMES and path.exists():
+        config = config.model_copy(update={"data": str(path.resolve())})
+    for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
+        if (value := getattr(config, key)) is not None:
+            config = config.model_copy(update={key: str(Path(value).expanduser().resolve())})
+    return config

@@ -1,0 +1,129 @@
+"""From settings to a method's constructor: its keyword arguments are the settings that it takes."""
+
+from dataclasses import fields
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.settings import flat
+from lewel.errors import UserError
+from lewel.methods.base import Method
+from lewel.methods.registry import all_methods, find_method
+
+GROUPS = ("head", "teacher", "contrast")  # settings that many methods share
+LONGEST_QUEUE = 65_536
+
+
+def taken(method: type[Method]) -> set[str]:
+    """The settings of GROUPS that a method takes, as dotted keys."""
+    hints = get_type_hints(method.__init__)
+    return {
+        f"{group}.{field.name}"
+        for group in GROUPS
+        if group in hints
+        for field in fields(hints[group])
+    }
+
+
+def own_options(method: type[Method]) -> dict[str, Parameter]:
+    """The settings that only this method has, by name."""
+    shared = {"self", "backbone", "images", *GROUPS}
+    return {n: p for n, p in signature(method.__init__).parameters.items() if n not in shared}
+
+
+def arguments(config: PretrainConfig, images: int) -> dict[str, Any]:
+    """What the constructor of the chosen method is given, beside the backbone."""
+    method = find_method(config.method)
+    hints, given = get_type_hints(method.__init__), dict[str, Any]()
+    for group in GROUPS:
+        if group in hints:
+            settings = getattr(config, group)
+            names = [field.name for field in fields(hints[group])]
+            given[group] = hints[group](**{name: getattr(settings, name) for name in names})
+    if "contrast" in given and given["contrast"].queue is None:
+        given["contrast"] = type(given["contrast"])(
+            **{**vars(given["contrast"]), "queue": max(1, min(LONGEST_QUEUE, images // 4))}
+        )
+    if "images" in hints:
+        given["images"] = images
+    return given | typed_options(config).options
+
+
+def typed_options(config: PretrainConfig) -> PretrainConfig:
+    """The same configuration with the method's own settings as the types that it declares."""
+    hints = get_type_hints(find_method(config.method).__init__)
+    options = {name: _checked(name, v, hints.get(name, Any)) for name, v in config.options.items()}
+    return config.model_copy(update={"options": options})
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise UserError(
+            f"--options.{name} is {value!r}, but {problem[0].lower()}{problem[1:]}."
+        ) from None
+
+
+def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
+    """Settings that the chosen method has no use for are a mistake, said with who has them."""
+    name = method.about.name
+    for key in _dotted(given):
+        group, _, setting = key.partition(".")
+        if group in GROUPS and key not in taken(method):
+            users = [other.about.name for other in all_methods() if key in taken(other)]
+            raise UserError(
+                f"--{key.replace('_', '-')} has no effect with --method {name}: it is a setting of "
+                f"{', '.join(users)}."
+                if users
+                else f"No method has the setting {key}."
+            )
+        if group == "options" and setting not in own_options(method):
+            known = ", ".join(own_options(method)) or "none"
+            raise UserError(f"--options.{setting} is no setting of {name}: it has {known}.")
+
+
+def refuse_unused_in(recipe: dict[str, Any], method: type[Method]) -> None:
+    """The same for a recipe, where values that equal the default are no mistake."""
+    defaults = flat(PretrainConfig())
+    different = {
+        group: {key: v for key, v in recipe[group].items() if defaults.get(f"{group}.{key}") != v}
+        for group in GROUPS
+        if isinstance(recipe.get(group), dict)
+    }
+    refuse_unused(method, different)
+
+
+def without_unused(config: PretrainConfig) -> PretrainConfig:
+    """The same configuration, where settings that the method does not take have their defaults."""
+    method, fresh = find_method(config.method), PretrainConfig()
+    update: dict[str, Any] = {}
+    for group in GROUPS:
+        settings: BaseModel = getattr(config, group)
+        defaults: BaseModel = getattr(fresh, group)
+        unused = [
+            key for key in type(settings).model_fields if f"{group}.{key}" not in taken(method)
+        ]
+        values = {key: getattr(defaults, key) for key in unused}
+        update[group] = settings.model_copy(update=values)
+    options = {k: v for k, v in config.options.items() if k in own_options(method)}
+    return config.model_copy(update={**update, "options": options})
+
+
+def as_recipe(config: PretrainConfig) -> dict[str, Any]:
+    """The settings of a run as config.yaml holds them: those that its method takes."""
+    method, out = find_method(config.method), config.model_dump(mode="json")
+    for group in GROUPS:
+        out[group] = {k: v for k, v in out[group].items() if f"{group}.{k}" in taken(method)}
+    return {key: value for key, value in out.items() if value != {}}
+
+
+def _dotted(given: dict[str, Any]) -> list[str]:
+    """The keys of nested settings, as far as they are nested."""
+    keys = []
+    for group, value in given.items():
+        keys += [f"{group}.{key}" for key in value] if isinstance(value, dict) else [group]
+    return keys

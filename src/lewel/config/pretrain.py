@@ -1,0 +1,257 @@
+"""Settings of a run: one typed model for recipes, flags, help texts and checks."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from cyclopts import Parameter
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from lewel.config.settings import Fraction, Range, Settings, explain, flat, merge, read_yaml
+from lewel.errors import UserError
+from lewel.methods.registry import method_names
+
+
+class Head(Settings):
+    """Projectors and predictors."""
+
+    dim: int = Field(256, ge=2, description="d, the size of the global embedding.")
+    hidden: int = Field(4096, ge=1, description="Hidden units of every projector and predictor.")
+    aligned_dim: int | None = Field(
+        None, ge=2, description="c, the size of each aligned embedding; by default d."
+    )
+    groups: int = Field(4, ge=1, description="h of Eq. 2: d/h aligned embeddings are made.")
+    aligned_weight: Fraction = Field(
+        0.5, description="beta of Eq. 3, the weight of the aligned loss."
+    )
+    maps: Literal["coupled", "separate", "random", "uniform"] = Field(
+        "coupled",
+        description="Where maps come from: the projector g, one of their own, random, or pooling.",
+    )
+    aligned_projector: Literal["own", "shared"] = Field(
+        "own", description="p: a projector of its own, or g once more."
+    )
+    norm: Literal["batch", "none"] = Field("batch", description="In every projector and predictor.")
+
+
+class Teacher(Settings):
+    """The momentum network."""
+
+    statistics: Literal["ema", "eman"] = Field(
+        "eman", description="Average parameters only, or the batch norm statistics too."
+    )
+    momentum: Fraction = Field(0.98, description="alpha, how much the teacher keeps of itself.")
+    schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine rises to 1.")
+
+
+class Contrast(Settings):
+    """InfoNCE and the queue of the MoCo family."""
+
+    queue: int | None = Field(
+        None, ge=1, description="Keys in the queue; by default 65536 or a quarter of the images."
+    )
+    temperature: float = Field(0.2, gt=0, description="tau of Eq. 4.")
+    symmetric: bool = Field(False, description="Both views in turn, at twice the cost.")
+    norm_groups: Annotated[int, Parameter(alias="--contrast.shuffle-bn-groups")] = Field(
+        8, ge=1, description="ShuffleBN groups: parts of the total batch with their own statistics."
+    )
+
+
+class Optim(Settings):
+    """The optimiser."""
+
+    name: Literal["lars", "sgd", "adamw"] = Field("lars", description="The optimiser.")
+    lr: float = Field(1.8, gt=0, description="Peak learning rate at a batch of lr-batch-size.")
+    lr_batch_size: int = Field(
+        512, ge=1, description="The total batch that lr is for; others scale lr linearly."
+    )
+    momentum: Fraction = Field(0.9, description="Momentum of LARS and SGD.")
+    weight_decay: float = Field(1e-6, ge=0, description="Weight decay.")
+    exclude_bias_and_norm: bool = Field(
+        True, description="No weight decay (nor LARS scaling) for biases and norm layers."
+    )
+    warmup_epochs: float = Field(10, ge=0, description="Epochs of linear warm-up.")
+    schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine falls to 0.")
+
+
+class Views(Settings):
+    """How the two views are made; pairs are (first view, second view) or (low, high)."""
+
+    crop_scale: Range = Field((0.2, 1.0), description="Fraction of the image's area in a crop.")
+    flip: Fraction = Field(0.5, description="Probability of a horizontal flip.")
+    jitter: tuple[float, float, float, float] = Field(
+        (0.4, 0.4, 0.2, 0.1), description="Brightness, contrast, saturation, hue."
+    )
+    jitter_probability: Fraction = Field(0.8, description="Probability of colour jitter.")
+    grey: Fraction = Field(0.2, description="Probability of greyscale.")
+    blur: tuple[Fraction, Fraction] = Field((1.0, 0.1), description="Probability of blur, by view.")
+    blur_sigma: Range = Field((0.1, 2.0), description="Range of the blur's sigma.")
+    solarise: tuple[Fraction, Fraction] = Field(
+        (0.0, 0.2), description="Probability of solarisation, by view."
+    )
+
+    @model_validator(mode="after")
+    def _ranges_rise(self) -> "Views":
+        for name in ("crop_scale", "blur_sigma"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} must be two rising positive numbers, not {low} {high}")
+        if not 0 <= self.jitter[3] <= 0.5 or min(self.jitter) < 0:
+            raise ValueError(f"jitter is {self.jitter}: expected four numbers >= 0, hue <= 0.5")
+        if self.crop_scale[1] > 1:
+            raise ValueError(f"crop_scale ends at {self.crop_scale[1]}, expected at most 1")
+        return self
+
+
+class Knn(Settings):
+    """The k-NN probe of a run, where labels exist."""
+
+    every: float = Field(10, ge=0, description="Epochs between two probes; 0 for none.")
+    bank: int = Field(10_000, ge=1, description="At most so many labelled training images.")
+    queries: int = Field(2_000, ge=1, description="At most so many validation images.")
+    neighbours: int = Field(20, ge=1, description="k.")
+
+
+class PretrainConfig(Settings):
+    """Everything that decides a pre-training run; the defaults are the paper's LEWEL_B."""
+
+    data: Annotated[str, Parameter(show=False, parse=False)] = "scenes"
+    limit: int | None = Field(None, ge=1, description="Use only so many images.")
+    classes: str | None = Field(
+        None, description="A file of class names, one a line: use only these classes."
+    )
+    method: str = Field("lewel_b", description=f"One of {', '.join(method_names())}.")
+    options: dict[str, bool | int | float | str] = Field(
+        {}, description="Settings that only the chosen method has, as --options.NAME VALUE."
+    )
+    backbone: str = Field(
+        "resnet50", description="The network: a torchvision ResNet, resnet10, or timm/NAME."
+    )
+    stem: Literal["imagenet", "medium", "small"] = Field(
+        "imagenet",
+        description="A ResNet's first layers: stride 4; medium (64-127 px) 2; small (32-96 px) 1.",
+    )
+    width: int = Field(64, ge=1, description="Channels of a ResNet's first stage.")
+    init: str | None = Field(
+        None, description="Initial weights: a run folder, .safetensors, .pth or .pt."
+    )
+    image_size: int = Field(224, ge=16, description="Side of a view in pixels.")
+    batch_size: int = Field(512, ge=2, description="Total batch over devices and accumulation.")
+    accumulate: int = Field(1, ge=1, description="Micro-batches to one optimiser step.")
+    epochs: int = Field(100, ge=1, description="Passes over the data.")
+    sync_batch_norm: Annotated[bool, Parameter(alias="--sync-bn")] = Field(
+        False, description="SyncBN, for several GPUs."
+    )
+    seed: int = Field(0, ge=0, description="Decides every random draw.")
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
+    channels_last: bool | None = Field(
+        None, description="Memory layout; by default for images of 128 px and more."
+    )
+    compile: bool = Field(
+        False, description="Compile the backbone by torch.compile, where that works."
+    )
+    head: Annotated[Head, Parameter(group="Head")] = Head()
+    teacher: Annotated[Teacher, Parameter(group="Teacher")] = Teacher()
+    contrast: Annotated[Contrast, Parameter(group="Contrast")] = Contrast()
+    optim: Annotated[Optim, Parameter(group="Optimiser")] = Optim()
+    views: Annotated[Views, Parameter(group="Views", negative=())] = Views()
+    knn: Annotated[Knn, Parameter(group="k-NN probe")] = Knn()
+    workers: int | None = Field(
+        None, ge=0, description="Processes that read images; by default as the machine allows."
+    )
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
+    devices: int | None = Field(
+        None, ge=1, description="Devices of each node; by default 1, or as torchrun and srun say."
+    )
+    nodes: int | None = Field(None, ge=1, description="Machines; by default 1, or as they say.")
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
+        [], description="Where metrics go beside metrics.jsonl."
+    )
+    log_every: int = Field(10, ge=1, description="Steps between two reports.")
+    checkpoint_minutes: float = Field(10, ge=0, description="Minutes between two checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints are kept.")
+
+    @field_validator("method")
+    @classmethod
+    def _method_exists(cls, value: str) -> str:
+        if value not in method_names():
+            close = get_close_matches(value, method_names(), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(
+                f"there is no method {value!r}: choose {', '.join(method_names())}{hint}"
+            )
+        return value
+
+
+# What may change between a run and its resumption; everything else is the run's identity.
+FREE = frozenset(
+    {
+        "workers",
+        "accelerator",
+        "accumulate",
+        "devices",
+        "nodes",
+        "loggers",
+        "log_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "knn",
+    }
+)
+
+
+def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
+    """A recipe with the user's settings on top of it, as one checked configuration."""
+    optim = recipe.get("optim")
+    if "batch_size" in recipe and isinstance(optim, dict) and "lr" in optim:
+        # The recipe's learning rate is for the recipe's batch.
+        recipe = merge({"optim": {"lr_batch_size": recipe["batch_size"]}}, recipe)
+    merged = merge(recipe, overrides)
+    try:
+        config = PretrainConfig.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(explain(error, PretrainConfig)) from None
+    # Only now: flags alone are not compared with defaults that a recipe may replace.
+    if config.batch_size % config.accumulate:
+        raise UserError(
+            f"batch_size {config.batch_size} is not a multiple of accumulate {config.accumulate}: "
+            "change --batch-size or --accumulate."
+        )
+    if config.batch_size // config.accumulate < 2:
+        raise UserError(
+            "Batch norm needs at least 2 images in a micro-batch: raise --batch-size or lower "
+            "--accumulate."
+        )
+    if config.channels_last is None:
+        config = config.model_copy(update={"channels_last": config.image_size >= 128})
+    if config.head.aligned_dim is None:  # d = c by default (section 3.3)
+        head = config.head.model_copy(update={"aligned_dim": config.head.dim})
+        config = config.model_copy(update={"head": head})
+    return config
+
+
+def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
+    """What makes two configurations different runs, one `key: old -> new` each.
+
+    More epochs are the same run, trained for longer.
+    """
+    before, after = flat(old), flat(new)
+    if new.epochs >= old.epochs:
+        after["epochs"] = before["epochs"]
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and key.split(".")[0] not in FREE
+    ]
+
+
+def read_config(path: Path) -> PretrainConfig:
+    """The settings of a run from its config.yaml."""
+    return resolve(read_yaml(path), {})
+
+
+def write_yaml(settings: dict[str, Any], path: Path) -> None:
+    """Settings as a YAML file, usable as a recipe."""
+    text = yaml.safe_dump(settings, sort_keys=False, width=100)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,82 @@
+"""What all settings share: checks, messages, merging, and YAML files."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lewel.errors import UserError
+
+Range = tuple[float, float]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Settings(BaseModel):
+    """A group of settings: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Two nested dictionaries, the second one's values first."""
+    out = dict(base)
+    for key, value in top.items():
+        below = out.get(key)
+        out[key] = (
+            merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
+    return out
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """The first thing that is wrong, in one sentence that names the key and the fix."""
+    first = error.errors()[0]
+    key = ".".join(part for part in first["loc"] if isinstance(part, str))
+    value, problem = first.get("input"), first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, _keys(model) if model else [], n=1, cutoff=0.5)
+        return f"Unknown key {key!r} (value {value!r})." + (
+            f" Did you mean {close[0]!r}?" if close else " `--help` lists all settings."
+        )
+    if not key:
+        return problem[0].upper() + problem[1:] + "."
+    flag = "--" + key.replace("_", "-")
+    if isinstance(value, dict | list | tuple) or first["type"] == "value_error":
+        return f"{key} ({flag}): {problem}."
+    return f"{key} is {value!r}, but {problem[0].lower()}{problem[1:]}: change it with {flag}."
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """All dotted keys of a model."""
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += _keys(field.annotation, f"{prefix}{name}.")
+    return keys
+
+
+def flat(config: BaseModel) -> dict[str, Any]:
+    """A configuration as dotted keys."""
+    out: dict[str, Any] = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            out |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            out[name] = value
+    return out
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds keys and values."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is not valid YAML: {reason}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds {type(content).__name__}, expected keys and values.")
+    return content

@@ -1,0 +1,34 @@
+"""Opens the detection data that a string names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lewel.data.dense.boxes import BoxSource
+from lewel.data.dense.coco import open_coco
+from lewel.data.dense.scene_boxes import SceneBoxes
+from lewel.data.dense.voc_boxes import open_voc, years_of
+from lewel.errors import UserError
+
+
+def open_boxes(
+    data: str,
+    *,
+    size: int,
+    train: str | None = None,
+    val: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> tuple[BoxSource, BoxSource]:
+    """Open `scenes` (drawn at this size), a Pascal VOC folder or a COCO folder."""
+    if data == "scenes":
+        return SceneBoxes(train or "train", size), SceneBoxes(val or "val", size)
+    root = Path(data).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{data} is not a folder: expected Pascal VOC, COCO, or scenes.")
+    if years_of(root):
+        return open_voc(root, train, val, classes)
+    if any((root / "annotations").glob("instances_*.json")):
+        return open_coco(root, train, val, classes)
+    raise UserError(
+        f"{data} holds no boxes in a known format: expected Annotations/ and ImageSets/Main/ "
+        "(Pascal VOC, or a folder of its years), or annotations/instances_*.json (COCO)."
+    )

@@ -1,0 +1,90 @@
+"""Pascal VOC on disk: its folders, its lists, its classes and the colours of its masks."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lewel.errors import UserError
+
+IGNORED: Final = 255  # unlabelled pixels: the borders of objects, and ambiguous ones
+CLASSES: Final = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+AUGMENTED: Final = "train_aug"  # the train split with SBD's masks
+_YEAR = re.compile(r"VOC\d{4}")
+
+
+def find_voc(path: str | Path) -> Path | None:
+    """The folder of the newest year at a path or in its VOCdevkit; None if there is none."""
+    root = Path(path).expanduser()
+    for folder in (root, root / "VOCdevkit"):
+        years = sorted(folder.glob("VOC*"), reverse=True) if folder.is_dir() else []
+        for place in (folder, *(year for year in years if _YEAR.fullmatch(year.name))):
+            if (place / "JPEGImages").is_dir() and (place / "SegmentationClass").is_dir():
+                return place
+    return None
+
+
+def read_list(file: Path) -> str:
+    """A list of names; invalid UTF-8 is replaced, and so becomes the name of no file."""
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def augmented_list(root: Path) -> Path | None:
+    """The list of train_aug, if it and its masks exist."""
+    lists = root / "ImageSets" / "Segmentation"
+    named = [lists / f"{name}.txt" for name in (AUGMENTED, "trainaug")]
+    if not (root / "SegmentationClassAug").is_dir():
+        return None
+    return next((file for file in named if file.is_file()), None)
+
+
+def split_pairs(root: Path, split: str) -> list[tuple[str, str]]:
+    """The images of a split and their masks, as paths relative to the root."""
+    masks = "SegmentationClass"
+    file: Path | None = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if split == AUGMENTED:
+        masks, file = "SegmentationClassAug", augmented_list(root)
+    if file is None or not file.is_file():
+        known = sorted(path.stem for path in (root / "ImageSets" / "Segmentation").glob("*.txt"))
+        more = " and SegmentationClassAug/" if split == AUGMENTED else ""
+        raise UserError(
+            f"{root} has no split {split!r}: expected ImageSets/Segmentation/{split}.txt{more}; "
+            f"the lists there are {', '.join(known) or 'none'}."
+        )
+    names = read_list(file).split()
+    if not names:
+        raise UserError(f"{file} is empty: expected the name of an image in each line.")
+    return [(f"JPEGImages/{name}.jpg", f"{masks}/{name}.png") for name in names]
+
+
+def palette() -> npt.NDArray[np.uint8]:
+    """VOC's colours (256, 3): the bits of a class index, distributed over red, green and blue."""
+    colours = np.zeros((256, 3), np.uint8)
+    for number in range(256):
+        for bit in range(8):
+            colours[number, bit % 3] |= (number >> bit & 1) << (7 - bit // 3)
+    return colours

@@ -1,0 +1,1 @@
+"""Data packed into shards, for reading speed."""

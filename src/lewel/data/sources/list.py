@@ -1,0 +1,111 @@
+"""Text files that list paths, paths and labels (CSV), or classes to keep."""
+
+import csv
+import os
+from io import StringIO
+from pathlib import Path
+
+from lewel.data.sources.files import Files
+from lewel.data.sources.images import SUFFIXES
+from lewel.errors import UserError
+
+
+def open_list(path: str, notes: list[str]) -> Files:
+    """The images that a text file or a CSV lists, in its order."""
+    if Path(path).suffix.lower() in SUFFIXES:
+        raise UserError(f"{path} is one image: give the folder that holds it, or a list of paths.")
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text: expected a folder of images (unpack an archive first), "
+            "a text file of paths or a CSV with the header path,label."
+        ) from error
+    except OSError as error:
+        raise UserError(f"Cannot read {path} ({error.strerror}): make it readable.") from error
+    is_csv = Path(path).suffix.lower() == ".csv"
+    if is_csv:
+        rows = _csv_rows(path, text)
+    else:
+        lines = (line.strip() for line in text.split("\n"))
+        rows = [(line, None) for line in lines if line and not line.startswith("#")]
+    labels = _unique(path, rows)
+    if not labels:
+        raise UserError(f"{path} names no image: expected one path a line.")
+    if len(labels) < len(rows):
+        notes.append(f"{path} repeats {len(rows) - len(labels):,} paths: each is used once.")
+    root = os.path.dirname(os.path.abspath(path))
+    missing = [entry for entry in labels if not os.path.isfile(os.path.join(root, entry))]
+    if missing:
+        raise UserError(
+            f"{path} names {len(missing):,} files of {len(labels):,} that do not exist "
+            f"({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}): paths are taken "
+            f"relative to {root}."
+        )
+    name, names = Path(path).stem, {label for label in labels.values() if label is not None}
+    if not names:
+        if is_csv:
+            notes.append(f"{path} has no column label: its images have no labels.")
+        return Files(root, list(labels), name=name)
+    # Numbers are sorted as numbers, so that label 3 of 0 to 99 is class 3.
+    numbers = all(label.isdecimal() for label in names)
+    classes = tuple(sorted(names, key=lambda label: (int(label) if numbers else 0, label)))
+    index = {label: i for i, label in enumerate(classes)}
+    encoded = [index[label] for label in labels.values() if label is not None]
+    return Files(root, list(labels), name=name, labels=encoded, classes=classes)
+
+
+def read_classes(path: str) -> list[str]:
+    """The class names of a text file, one a line, each once."""
+    shown, path = path, os.path.expanduser(path)
+    expected = "expected a text file with one class name a line"
+    if not os.path.isfile(path):
+        state = "is not a file" if os.path.exists(path) else "does not exist"
+        raise UserError(f"The class list {shown} {state}: {expected}.")
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").split("\n")]
+    except UnicodeDecodeError as error:
+        raise UserError(f"The class list {shown} is not UTF-8 text: {expected}.") from error
+    except OSError as error:
+        raise UserError(f"Cannot read {shown} ({error.strerror}): make it readable.") from error
+    names = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    if not names:
+        raise UserError(f"The class list {shown} is empty: {expected}.")
+    return names
+
+
+def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
+    """(path, label) of each row; the label is None where the CSV has no such column."""
+    reader = csv.DictReader(StringIO(text, newline=""), skipinitialspace=True)
+    try:
+        header = [column.strip().lower() for column in reader.fieldnames or ()]
+        reader.fieldnames = header
+        if "path" not in header:
+            raise UserError(
+                f"{path} has no column path: its first line is '{','.join(header)}', expected "
+                "path,label."
+            )
+        table = [row for row in reader if (row["path"] or "").strip()]
+    except csv.Error as error:
+        raise UserError(
+            f"{path} is not a CSV ({error}): expected the header path,label."
+        ) from error
+    labels = [(row.get("label") or "").strip() for row in table]
+    if "label" not in header:
+        return [(row["path"].strip(), None) for row in table]
+    if blank := [row["path"] for row, label in zip(table, labels, strict=True) if not label]:
+        raise UserError(
+            f"{path} has {len(blank):,} rows of {len(table):,} without a label (the first is "
+            f"{blank[0]}): label them, or leave out the column label."
+        )
+    return [(row["path"].strip(), label) for row, label in zip(table, labels, strict=True)]
+
+
+def _unique(path: str, rows: list[tuple[str, str | None]]) -> dict[str, str | None]:
+    """Label by normalised path, each path once, in the order of the rows."""
+    labels: dict[str, str | None] = {}
+    for entry, label in rows:
+        if labels.setdefault(os.path.normpath(entry), label) != label:
+            first = labels[os.path.normpath(entry)]
+            raise UserError(f"{path} labels {entry} both {first} and {label}: keep one row.")
+    return labels

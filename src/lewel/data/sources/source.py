@@ -1,0 +1,98 @@
+"""A source of images: by index, with labels or without; subsets and fingerprints of one."""
+
+import hashlib
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Labels = npt.NDArray[np.int64]
+
+
+class Source(Protocol):
+    """Images by index, with labels or without."""
+
+    @property
+    def name(self) -> str:
+        """Short, for the run folder."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The classes' names, in the order of the labels."""
+
+    @property
+    def labels(self) -> Labels | None:
+        """One class index per image, (len,)."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> torch.Tensor:
+        """The image, uint8 (3, H, W); raises UnreadableImage."""
+
+    def describe(self, index: int) -> str:
+        """The image's path, relative to the data's folder."""
+
+
+class Subset:
+    """A subset of a source, in the order of the indices."""
+
+    def __init__(self, source: Source, indices: npt.ArrayLike) -> None:
+        self.source = source
+        self.indices = np.asarray(indices, dtype=np.int64)
+        self.name = source.name
+        self.classes = source.classes
+        self.labels = None if source.labels is None else source.labels[self.indices]
+        blocks = blocks_of(source)
+        self.blocks = None if blocks is None else blocks[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, index: int) -> torch.Tensor:
+        """The image, uint8 (3, H, W); raises UnreadableImage."""
+        return self.source.read(int(self.indices[index]))
+
+    def describe(self, index: int) -> str:
+        """The image's path, as the other source has it."""
+        return self.source.describe(int(self.indices[index]))
+
+
+class Data(NamedTuple):
+    """The data that a string names; the notes are printed."""
+
+    unlabelled: Source  # for pre-training
+    train: Source | None  # labelled: the training set of evaluations
+    val: Source | None  # labelled: the validation set; never overlaps train
+    notes: tuple[str, ...]  # what was decided, one message each
+
+
+def blocks_of(source: Source) -> npt.NDArray[np.int32] | None:
+    """The block that each image is stored in, (len,); None if images are not stored in blocks."""
+    blocks: npt.NDArray[np.int32] | None = getattr(source, "blocks", None)
+    return blocks
+
+
+def digest(source: Source) -> str:
+    """A fingerprint of the names of the images, in their order."""
+    if (known := getattr(source, "fingerprint", None)) is not None:  # packed data has its own
+        return str(known)
+    state = hashlib.sha256()
+    if isinstance(source, Subset) and source.blocks is not None:
+        state.update(digest(source.source).encode() + source.indices.tobytes())
+        return state.hexdigest()
+    for index in range(len(source)):
+        state.update(source.describe(index).encode("utf-8", "surrogateescape") + b"\0")
+    return state.hexdigest()
+
+
+def digest_with_labels(source: Source) -> str:
+    """A fingerprint of a source's images and of their labels, boxes or masks."""
+    state = hashlib.sha256(digest(source).encode() + repr(source.classes).encode())
+    if source.labels is not None:
+        state.update(source.labels.tobytes())
+    annotation = getattr(source, "annotation_bytes", None)  # only sources of dense tasks
+    if annotation is not None:
+        for index in range(len(source)):
+            state.update(annotation(index) + b"\0")
+    return state.hexdigest()

@@ -1,0 +1,57 @@
+"""The k-NN probe of a run: accuracy of the current backbone, where there are labels."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lewel.data.sources.source import Source
+from lewel.evaluate.features import Extractor
+from lewel.evaluate.knn import knn_accuracy
+from lewel.ops.randomness import generator
+from lewel.ops.ranks import ranks
+
+
+class KnnProbe:
+    """Accuracy of queries from `val` by their neighbours in a bank from `train`."""
+
+    def __init__(
+        self,
+        extractor: Extractor,
+        train: Source,
+        val: Source,
+        *,
+        bank: int,
+        queries: int,
+        neighbours: int,
+    ) -> None:
+        self.extractor, self.train, self.val = extractor, train, val
+        self.bank, self.queries = choose(len(train), bank), choose(len(val), queries)
+        self.neighbours = neighbours
+
+    def __call__(self, report: Callable[[str], None]) -> dict[str, float]:
+        total = (len(self.bank) + len(self.queries)) // ranks()
+        done = 0
+
+        def advance(images: int) -> None:
+            nonlocal done
+            done += images
+            report(f"k-NN: {min(done, total):,} of {total:,} images")
+
+        bank, labels = self.features(self.train, self.bank, advance)
+        queries, targets = self.features(self.val, self.queries, advance)
+        return {"knn": knn_accuracy(bank, labels, queries, targets, neighbours=self.neighbours)}
+
+    def features(
+        self, source: Source, indices: np.ndarray, advance: Callable[[int], None]
+    ) -> tuple[Tensor, Tensor]:
+        """Features (N, C) and labels (N,) of all images that can be read."""
+        rows, readable = self.extractor.gathered_features(source, indices, advance)
+        assert source.labels is not None
+        return rows[readable], torch.from_numpy(source.labels[indices])[readable]
+
+
+def choose(total: int, most: int) -> np.ndarray:
+    """At most `most` of all indices, always the same ones."""
+    return np.sort(generator(total, most).permutation(total)[:most])

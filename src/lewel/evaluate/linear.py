@@ -1,0 +1,97 @@
+"""Linear probes on cached features: many learning rates and weight decays, trained together."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lewel.ops.randomness import seed_of
+from lewel.optim.schedules import cosine
+
+LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+WEIGHT_DECAYS = (0.0, 1e-5, 1e-4, 1e-3)
+
+
+def fit(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    rates: Tensor,
+    decays: Tensor,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    advance: Callable[[int], None] = lambda images: None,
+) -> Tensor:
+    """Weights (G, C + 1, K) of G classifiers on features (N, C), one for each setting.
+
+    SGD with momentum 0.9 and cosine learning rates; all candidates see the same batches. The last
+    row of the weights is the bias, which has no weight decay.
+    """
+    inputs = F.pad(features, (0, 1), value=1.0)
+    weights = inputs.new_zeros(len(rates), inputs.shape[1], classes, requires_grad=True)
+    velocity = torch.zeros_like(weights)
+    decayed = torch.ones_like(weights)
+    decayed[:, -1] = 0
+    draws = torch.Generator().manual_seed(seed_of(seed))
+    batch_size = min(batch_size, len(inputs))
+    steps = epochs * (len(inputs) // batch_size)
+    step = 0
+    for _ in range(epochs):
+        order = torch.randperm(len(inputs), generator=draws)
+        for part in torch.split(order, batch_size)[: len(inputs) // batch_size]:
+            scores = torch.einsum("bc,gck->gbk", inputs[part], weights)
+            targets = labels[part].expand(len(rates), -1).flatten()
+            loss = F.cross_entropy(scores.flatten(0, 1), targets, reduction="sum") / len(part)
+            (gradient,) = torch.autograd.grad(loss, weights)
+            with torch.no_grad():
+                gradient += decays.view(-1, 1, 1) * decayed * weights
+                velocity.mul_(0.9).add_(gradient)
+                weights -= cosine(1.0, 0.0, step / steps) * rates.view(-1, 1, 1) * velocity
+            step += 1
+            advance(len(part))
+    return weights.detach()
+
+
+def scores_of(features: Tensor, weights: Tensor) -> Tensor:
+    """Class scores (N, K) of features (N, C) by one classifier (C + 1, K)."""
+    return features @ weights[:-1] + weights[-1]
+
+
+def standardise(features: Tensor, like: Tensor) -> Tensor:
+    """Features with the mean and standard deviation of others removed, channel by channel."""
+    deviation = like.std(0).clamp_min(1e-6)
+    return (features - like.mean(0)) / deviation
+
+
+def sweep(
+    features: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    classes: int,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    advance: Callable[[int], None] = lambda images: None,
+) -> tuple[Tensor, float, float]:
+    """Scores (Q, K) of queries (Q, C) by the best candidate, its lr and weight decay.
+
+    The best one is chosen on a tenth of the training images, and then trained on all of them.
+    """
+    queries, features = standardise(queries, features), standardise(features, features)
+    grid = torch.cartesian_prod(torch.tensor(LEARNING_RATES), torch.tensor(WEIGHT_DECAYS)).to(
+        features
+    )
+    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed_of(seed, 1)))
+    held_out, rest = order[: len(order) // 10], order[len(order) // 10 :]
+    settings = {"epochs": epochs, "batch_size": batch_size, "seed": seed, "advance": advance}
+    tried = fit(features[rest], labels[rest], classes, grid[:, 0], grid[:, 1], **settings)  # type: ignore[arg-type]
+    known = labels[held_out]  # by the loss: accuracies on few images are often equal
+    losses = [F.cross_entropy(scores_of(features[held_out], w), known) for w in tried]
+    least = int(torch.stack(losses).nan_to_num(torch.inf).argmin())
+    best = grid[least : least + 1]
+    (weights,) = fit(features, labels, classes, best[:, 0], best[:, 1], **settings)  # type: ignore[arg-type]
+    return scores_of(queries, weights), float(best[0, 0]), float(best[0, 1])

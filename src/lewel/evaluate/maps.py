@@ -1,0 +1,51 @@
+"""Alignment maps of a trained network with any head."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lewel.nn.ablations import UncoupledHead
+from lewel.nn.heads import CoupledHead, Encoder, GlobalHead
+from lewel.ops.maps import softmax_maps
+
+
+@torch.no_grad()
+def maps_of(encoder: Encoder, images: Tensor) -> Tensor:
+    """The maps (B, K, h, w) of a network in eval mode for images (B, 3, S, S)."""
+    features = encoder.backbone(images)
+    maps = head_maps(encoder.head, features)
+    side = math.isqrt(maps.shape[2])
+    return maps.reshape(*maps.shape[:2], side, side)
+
+
+def head_maps(head: torch.nn.Module, features: Tensor) -> Tensor:
+    """Features (B, N, C) -> maps (B, K, N)."""
+    if isinstance(head, UncoupledHead):
+        return head.make_maps(features)
+    if isinstance(head, CoupledHead | GlobalHead):
+        return softmax_maps(head.project(features))
+    raise TypeError(f"{type(head).__name__} has no projector to score locations with")
+
+
+def map_note(head: torch.nn.Module, method: str) -> str | None:
+    """A note on maps that are not the paper's coupled maps; None for those."""
+    if isinstance(head, UncoupledHead):
+        return {
+            "separate": "These maps come from a separate projector, not from g.",
+            "random": "This run was trained with random maps: these are random too.",
+            "uniform": "This run was trained with uniform maps: its maps are average pooling.",
+        }[head.spec.maps]
+    if isinstance(head, GlobalHead):
+        return (
+            f"{method} has no maps of its own: its projector, trained on pooled features, is "
+            "applied at each location, and the scores become maps as in LEWEL."
+        )
+    return None
+
+
+def random_maps(batch: int, many: int, side: int, key: int) -> Tensor:
+    """Random maps (B, K, h, w) as in the paper's Table 6, seeded by a key."""
+    generator = torch.Generator().manual_seed(key)
+    scores = torch.randn(batch, side * side, many, generator=generator)
+    return softmax_maps(scores).reshape(batch, many, side, side)

@@ -1,0 +1,86 @@
+"""Cached results of a backbone: an identical evaluation is not computed twice."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from lewel.errors import RunError
+from lewel.files import write_atomically
+
+Entry = dict[str, Any]  # the settings of an evaluation, and its result
+# Keys that version 0.1 wrote, and what they are called now.
+RENAMED = {
+    "question": "settings",
+    "answer": "result",
+    "rivals": "baselines",
+    "learned": "gain",
+    "learned_from": "training_images",
+    "likeness": "correlation",
+    "positions": "locations",
+    "rates": "by_lr",
+    "search": "by_lr",
+    "chosen": "selected_on",
+    "chosen_on": "selected_on",
+    "rate": "lr",
+    "decay": "weight_decay",
+}
+
+
+class Results:
+    """The results of one backbone, a file for each task: <folder>/results/<task>.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "results"
+
+    def path(self, task: str) -> Path:
+        return self.folder / f"{task}.json"
+
+    def entries(self, task: str) -> list[Entry]:
+        """All evaluations of a task, the oldest first."""
+        path = self.path(task)
+        if not path.exists():
+            return []
+        try:
+            entries: list[Entry] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{path} is damaged ({error}): delete it to evaluate again.") from None
+        return [entry if "settings" in entry else upgraded(task, entry) for entry in entries]
+
+    def tasks(self) -> list[str]:
+        """The tasks that have results."""
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def find(self, task: str, settings: Entry) -> Entry | None:
+        """The result of an identical evaluation, if there is one."""
+        settings = json.loads(json.dumps(settings))  # as it comes back from a file
+        found = [entry for entry in self.entries(task) if entry["settings"] == settings]
+        return found[-1]["result"] if found else None
+
+    def keep(self, task: str, settings: Entry, result: Entry) -> Path:
+        """Write a result, in the place of an older one of the same evaluation."""
+        settings = json.loads(json.dumps(settings))
+        others = [entry for entry in self.entries(task) if entry["settings"] != settings]
+        text = json.dumps([*others, {"settings": settings, "result": result}], indent=1)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path(task), lambda aside: aside.write_text(text, encoding="utf-8"))
+        return self.path(task)
+
+
+def upgraded(task: str, entry: Entry) -> Entry:
+    """An entry that version 0.1 wrote, with today's keys."""
+    renamed = {RENAMED.get(key, key): value for key, value in entry.items()}
+    result = {RENAMED.get(key, key): value for key, value in renamed["result"].items()}
+    if task == "detect" and "gain" in result:
+        result["training_images"] = result.pop("gain")
+    if task == "where":
+        for numbers in (*result["baselines"].values(), result["gain"]):
+            if "likeness" in numbers:
+                numbers["correlation"] = numbers.pop("likeness")
+    return {"settings": renamed["settings"], "result": result}
+
+
+def fingerprint(file: Path) -> str:
+    """A hash of a file of weights."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]

@@ -1,0 +1,177 @@
+"""Opens backbones by name or from weights, for every command that takes a backbone."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lewel.errors import UserError
+from lewel.interop.lookup import read_card, weights_file
+from lewel.interop.weights import fill, first_few, network_in, read_config, read_weights
+from lewel.nn.backbone import (
+    MEAN,
+    RESNETS,
+    STD,
+    STOCK,
+    Backbone,
+    ResNetBackbone,
+    TimmBackbone,
+    build_resnet,
+    build_timm,
+)
+
+
+def build_backbone(name: str, stem: str, width: int, image_size: int) -> Backbone:
+    """A backbone by its name, randomly initialised."""
+    if name in RESNETS:
+        return ResNetBackbone(build_resnet(name, stem=stem, width=width))  # type: ignore[arg-type]
+    kind, _, model = name.partition("/")
+    if kind != "timm" or not model:
+        close = get_close_matches(name, RESNETS, n=1)
+        raise UserError(
+            f"There is no backbone {name!r}: expected one of {', '.join(RESNETS)}, or timm/NAME."
+            + (f" Did you mean {close[0]}?" if close else "")
+        )
+    import timm
+
+    if not timm.is_model(model):
+        close = get_close_matches(model, timm.list_models(), n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(f"timm {timm.__version__} has no model {model!r}.{hint}")
+    if stem != "imagenet" or width != STOCK:
+        raise UserError(
+            f"--stem and --width are for ResNets, not for {name}: use --stem imagenet --width "
+            f"{STOCK}."
+        )
+    try:
+        return TimmBackbone(build_timm(model, image_size))
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{name} cannot be built without its pooling for images of {image_size} px ({reason}): "
+            "choose another --image-size or --backbone."
+        ) from None
+
+
+def plain(backbone: Backbone) -> nn.Module:
+    """The network without our wrapper, with its library's pooling: (B, 3, S, S) -> (B, C).
+
+    timm networks whose last norm is in the head (ConvNeXt, EdgeNeXt, PoolFormer) pool before it,
+    so that their features differ from the mean of the tokens.
+    """
+    if isinstance(backbone, TimmBackbone):
+        pool: Any = backbone.net
+        pool.reset_classifier(0, "avg")
+    return backbone.net
+
+
+class Network(NamedTuple):
+    """The architecture of a backbone, and the size and normalisation of its images."""
+
+    name: str
+    stem: str = "imagenet"
+    width: int = STOCK
+    image_size: int = 224
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def build(self) -> Backbone:
+        """The network, randomly initialised."""
+        return build_backbone(self.name, self.stem, self.width, self.image_size)
+
+
+def find_network(
+    what: str | Path, backbone: str | None = None, image_size: int | None = None
+) -> Network:
+    """The network of a run folder, an export, a third-party checkpoint, or a name.
+
+    `backbone` gives the architecture of a file that is not a ResNet.
+    """
+    file = weights_file(what)
+    size: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
+    if file is None:
+        name = str(what)
+        if name not in RESNETS and not name.startswith("timm/"):
+            raise UserError(
+                f"{what} is not a backbone: expected a run folder, a file of weights, or a "
+                "network's name such as resnet50 or timm/convnext_atto."
+            )
+        return Network(name, **size)
+    card = read_card(file) if file.suffix == ".safetensors" else {}
+    if "backbone" in card:
+        known = {key: card[key] for key in ("stem", "width", "image_size")}
+        colours = {key: tuple(card[key]) for key in ("mean", "std")}
+        return Network(card["backbone"], **{**known, **colours, **size})
+    if backbone is not None:
+        return Network(backbone, **size)
+    trained = read_config(file)
+    if trained:
+        known = {key: trained[key] for key in ("stem", "width", "image_size")}
+        return Network(trained["backbone"], **{**known, **size})
+    return identify_resnet(network_in(read_weights(file), "conv1.weight"), what)._replace(**size)
+
+
+def identify_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
+    """The ResNet that has these tensors, identified by their names and shapes."""
+    lacks = ""
+    if "conv1.weight" in tensors and tensors["conv1.weight"].ndim == 4:
+        width, _, kernel, _ = tensors["conv1.weight"].shape
+        stem = "imagenet" if kernel == 7 else "small"
+        shapes = {n: v.shape for n, v in tensors.items() if n.startswith(("conv1", "bn1", "layer"))}
+        most = 0.5  # with fewer tensors in common it is another architecture
+        for name in RESNETS:
+            with torch.device("meta"):
+                wanted = build_resnet(name, stem=stem, width=width).state_dict()  # type: ignore[arg-type]
+            same = {n: v.shape for n, v in wanted.items() if n in shapes or "num_batches" not in n}
+            if same == shapes:
+                return Network(name, stem, width)
+            missing = [n for n, shape in same.items() if shapes.get(n) != shape]
+            fraction = (len(same) - len(missing)) / max(len(same), len(shapes))
+            if missing and fraction > most:
+                most = fraction
+                lacks = f"it lacks {len(missing)} tensors of {name}, {first_few(missing)}"
+    if lacks:
+        raise UserError(
+            f"{what} is an incomplete ResNet ({lacks}): repair it, or name the architecture with "
+            "--backbone and load the tensors that fit with --partial."
+        )
+    raise UserError(
+        f"{what} is not a known ResNet: give the architecture with --backbone timm/NAME."
+    )
+
+
+def open_backbone(
+    what: str | Path, network: Network, *, partial: bool = False, random_init: bool = False
+) -> Backbone:
+    """A network in eval mode, with the weights of the argument or randomly initialised."""
+    backbone = network.build()
+    file = weights_file(what)
+    if random_init:
+        return backbone.eval()
+    if file is None:
+        fill(backbone.net, published_weights(network.name), str(what), partial)
+    else:
+        fill(backbone.net, read_weights(file), str(what), partial)
+    return backbone.eval()
+
+
+def published_weights(name: str) -> dict[str, Tensor]:
+    """torchvision's or timm's weights of a network, downloaded if they are not cached."""
+    try:
+        if name.startswith("timm/"):
+            import timm
+
+            net = timm.create_model(name.removeprefix("timm/"), pretrained=True)
+            return dict(net.state_dict())
+        from torchvision.models import get_model_weights
+
+        weights: dict[str, Tensor] = get_model_weights(name).DEFAULT.get_state_dict(progress=True)
+        return weights
+    except Exception as error:  # failed downloads and names without weights raise many types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"The published weights of {name} are not available ({reason}): give a file of "
+            "weights, or --random-init."
+        ) from None

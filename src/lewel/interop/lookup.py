@@ -1,0 +1,37 @@
+"""The files that a backbone argument names, and their metadata, without importing torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from lewel.errors import UserError
+
+
+def read_card(file: Path) -> dict[str, Any]:
+    """The metadata of a backbone.safetensors that lewel wrote; empty for other files."""
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            card: dict[str, Any] = json.loads((opened.metadata() or {}).get("lewel", "{}"))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
+    return card
+
+
+def weights_file(what: str | Path) -> Path | None:
+    """The file that a backbone argument names; None if it is a network's name."""
+    path = Path(what).expanduser()
+    if path.is_dir():
+        path = path / "backbone.safetensors"
+        if not path.is_file():
+            raise UserError(f"{what} holds no backbone: expected a run folder.")
+    return path if path.is_file() else None
+
+
+def folder_for(what: str | Path) -> Path:
+    """The folder for results of a backbone: its run folder, else runs/NAME."""
+    file = weights_file(what)
+    if file is None:
+        return Path("runs") / str(what).replace("/", "-")
+    return file.parent if (file.parent / "card.json").exists() else Path("runs") / file.stem

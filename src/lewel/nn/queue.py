@@ -1,0 +1,43 @@
+"""The queue of MoCo: embeddings of earlier batches as negatives."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class ContrastSpec:
+    """Settings of contrastive methods; the defaults are MoCo v2's."""
+
+    queue: int = 65_536  # keys
+    temperature: float = 0.2  # tau of Eq. 4
+    symmetric: bool = False  # each view as the query once
+    norm_groups: int = 8  # ShuffleBN
+
+
+class Queue(nn.Module):
+    """A ring buffer of normalised keys (size, D), initialised with random unit vectors."""
+
+    keys: Tensor
+    position: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", F.normalize(torch.randn(size, dim), dim=1))
+        self.register_buffer("position", torch.zeros((), dtype=torch.long))
+
+    def similarities(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarities of unit queries (B, D) to their keys (B,) and to the queue (B, size)."""
+        with torch.autocast(query.device.type, enabled=False):
+            return (query * key).sum(1), query @ self.keys.T
+
+    @torch.no_grad()
+    def enqueue(self, keys: Tensor) -> None:
+        """Replace the oldest keys by new ones (B, D); if they are too many, by the last of them."""
+        size = len(self.keys)
+        keys = keys[-size:]
+        places = (self.position + torch.arange(len(keys), device=keys.device)) % size
+        self.keys[places] = keys.to(self.keys.dtype)
+        self.position.copy_((self.position + len(keys)) % size)

@@ -1,1 +1,0 @@
-"""Data packed once into shards, for speed."""

@@ -1,0 +1,62 @@
+"""Progress of long work: a bar in a terminal, a line every few seconds elsewhere."""
+
+import os
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
+
+
+class Bar:
+    """Counts up to a total, within a `with`; `shown` is for the rank that prints."""
+
+    def __init__(self, text: str, total: int, console: Console, *, shown: bool = True) -> None:
+        self.text, self.total, self.console, self.shown = text, total, console, shown
+        self.done, self.cached, self.began = 0, 0, time.monotonic()
+        self.printed = self.began
+        self.progress: Progress | None = None
+
+    def __enter__(self) -> "Bar":
+        if self.console.is_terminal and self.shown:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self.progress = Progress(*columns, console=self.console, transient=True)
+            self.task = self.progress.add_task(self.text, total=self.total)
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def advance(self, count: int, *, cached: bool = False) -> None:
+        """So much more is done; what was done before (`cached`) does not count for the pace."""
+        self.done += count
+        self.cached += count if cached else 0
+        now = time.monotonic()
+        if self.progress is not None:
+            self.progress.advance(self.task, count)
+        elif self.shown and now - self.printed >= PLAIN_SECONDS:
+            self.printed = now
+            pace = max(1, self.done - self.cached) / (now - self.began)
+            left = int((self.total - self.done) / pace)
+            line = f"{self.text}: {self.done:,} of {self.total:,}"
+            eta = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+            self.console.print(f"{line}  ETA {eta}", highlight=False, markup=False)
+
+
+def rank_from_outside() -> int:
+    """The number of this process where torchrun or srun has started it, else 0."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))

@@ -1,1 +1,0 @@
-"""What a reader looks at: pictures of alignment maps, curves, and one page that tells a run."""

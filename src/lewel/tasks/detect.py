@@ -1,0 +1,252 @@
+"""`lewel detect`: Faster R-CNN and Mask R-CNN on the backbone (section 4.3)."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import SGD, Optimizer
+
+from lewel.config.evaluate import DetectConfig, EvaluateConfig
+from lewel.data.dense.boxes import BoxBatch, BoxSamples, BoxSource, limited, padded, with_objects
+from lewel.data.dense.detection import open_boxes
+from lewel.data.dense.instances import rasterise
+from lewel.data.sources.list import read_classes
+from lewel.data.views.loader import Order, make_loader
+from lewel.errors import UserError
+from lewel.evaluate.coco_ap import coco_ap
+from lewel.evaluate.detections import ImageDetections, Inference, results_of
+from lewel.evaluate.voc_ap import Detections, GroundTruth, voc_ap
+from lewel.interop.backbones import Network
+from lewel.nn.norm import precise_statistics, synchronise
+from lewel.ops.randomness import seed_of
+from lewel.ops.ranks import rank
+from lewel.optim.groups import NORMS
+from lewel.optim.schedules import detection_rate
+from lewel.pages.detections import draw_objects, save_pair
+from lewel.tasks.evaluation import EvaluationRun, Task
+from lewel.tasks.outcome import Detected
+from lewel.tasks.training import plan_training, remove_checkpoints, train_model
+from lewel.train.run import Plan
+from lewel.transfer.faster_rcnn import Detector, Settings, c4_detector, fpn_detector
+
+PICTURES = 6
+SURE = 0.5  # least score of a detection in a picture
+FEWEST = 10  # batches for PreciseBN, also for small data
+EPOCH = 50  # least steps between checkpoints: several passes over small data
+
+
+def open_detection(config: EvaluateConfig, network: Network) -> tuple[BoxSource, BoxSource]:
+    """The training and validation set of images with boxes."""
+    assert isinstance(config, DetectConfig)
+    train, val = open_boxes(
+        config.data,
+        size=config.test_side,
+        train=config.train_split,
+        val=config.val_split,
+        classes=None if config.classes is None else read_classes(config.classes),
+    )
+    if config.masks and not train.masked:
+        raise UserError(f"{config.data} has no masks: leave out --masks, or use COCO or scenes.")
+    train = with_objects(limited(train, config.limit, config.seed))
+    if not len(train):
+        raise UserError(f"{config.data} has no objects to train on: give other data or splits.")
+    return train, limited(val, config.val_limit, config.seed)
+
+
+def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
+    """Train a detector on the backbone -> its average precision and a few pictures."""
+    evaluator, config, device = run.evaluator, run.evaluator.config, run.fabric.device
+    assert isinstance(config, DetectConfig)
+    train: BoxSource = evaluator.train  # type: ignore[assignment]
+    val: BoxSource = evaluator.val  # type: ignore[assignment]
+    report_notes(run, config)
+    torch.manual_seed(config.seed)
+    model = build_detector(copy.deepcopy(run.extractor.backbone), len(train.classes or ()), config)
+    if run.place.ranks > 1 and device.type == "cuda":
+        synchronise(model)
+    plan = make_plan(run, config, len(train))
+    dataset = BoxSamples(
+        train, config.short_sides, config.long_side, config.seed, masks=config.masks
+    )
+    divisor = model.body.divisor
+
+    def inputs(batch: BoxBatch) -> tuple[Tensor, list[tuple[int, int]], list[dict[str, Tensor]]]:
+        images, sizes = padded(batch.images, plan.mean, plan.std, divisor, device)
+        targets = [{key: one.to(device) for key, one in t.items()} for t in batch.targets]
+        return images, sizes, targets
+
+    train_model(run, model, make_optimizer(model, config), plan, dataset, inputs, keep=True)
+    set_precise_statistics(run, model, plan, dataset, inputs)
+    model.eval()
+
+    def detect(images: Tensor, sizes: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
+        with run.fabric.autocast():
+            return model.detect(images, sizes)
+
+    inference = Inference(
+        detect,
+        config.test_side,
+        config.long_side,
+        plan.mean,
+        plan.std,
+        divisor,
+        device,
+        plan.workers,
+    )
+    with run.bar(f"detecting in {len(val):,} images", len(val) // run.place.ranks) as bar:
+        detections = inference.run(val, bar.advance)
+    metrics = numbers_of(detections, val, config)
+    result = {"images": len(val), "training_images": len(train), **metrics}
+    if rank() == 0:
+        result["pictures"] = draw(run, detections, val)
+    remove_checkpoints(run)
+    return result
+
+
+def report_notes(run: EvaluationRun, config: DetectConfig) -> None:
+    """Print notes on data that were left out and on overlapping splits."""
+    sources = (run.evaluator.train, run.evaluator.val)
+    notes = [note for source in sources for note in getattr(source, "notes", ())]
+    if config.train_split is not None and config.train_split == config.val_split:
+        notes.append("Training and validation set are the same: AP shows memorisation.")
+    for note in dict.fromkeys(notes):
+        run.console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def build_detector(backbone: nn.Module, classes: int, config: DetectConfig) -> Detector:
+    """A detector with randomly initialised heads on a backbone."""
+    settings = Settings(rois=config.rois, anchors=config.anchors, proposals=config.proposals)
+    backbone.train()
+    if config.arch == "c4":
+        return c4_detector(backbone, classes, config.masks, config.width, settings)  # type: ignore[arg-type]
+    return fpn_detector(
+        backbone,  # type: ignore[arg-type]
+        classes,
+        config.masks,
+        config.width,
+        config.hidden,
+        settings,
+    )
+
+
+def make_optimizer(model: Detector, config: DetectConfig) -> Optimizer:
+    """SGD with weight decay on all weights but those of norm layers."""
+    norms = {
+        id(weight)
+        for module in model.modules()
+        if isinstance(module, (*NORMS, _BatchNorm))
+        for weight in module.parameters(recurse=False)
+    }
+    weights = [w for w in model.parameters() if id(w) not in norms]
+    scales = [w for w in model.parameters() if id(w) in norms]
+    groups = [
+        {"params": weights, "weight_decay": config.weight_decay},
+        {"params": scales, "weight_decay": 0.0},
+    ]
+    return SGD([group for group in groups if group["params"]], lr=0.0, momentum=0.9)
+
+
+def make_plan(run: EvaluationRun, config: DetectConfig, images: int) -> Plan:
+    """The plan of the training; the batch size is at most the number of images."""
+    ranks = run.place.ranks
+    batch = min(config.batch_size, images) // ranks * ranks
+    if batch < 1:
+        raise UserError(f"{images} images are too few for {ranks} devices: use --devices 1.")
+    (rate,) = config.rates
+    passes = -(-EPOCH * batch // images) if images < EPOCH * batch else 1
+    order = Order(images * passes, batch, config.seed, 1, rank(), ranks)
+    schedule = partial(
+        detection_rate,
+        rate * batch / config.lr_batch_size,
+        steps=config.iterations,
+        warmup=config.warmup,
+        decays=config.decays,
+    )
+    return plan_training(run, order, config.iterations, schedule)
+
+
+@torch.no_grad()
+def set_precise_statistics(
+    run: EvaluationRun,
+    model: Detector,
+    plan: Plan,
+    dataset: BoxSamples,
+    inputs: Callable[[BoxBatch], tuple[Any, ...]],
+) -> None:
+    """PreciseBN: batch norm statistics over the batches after the last step."""
+    config = run.evaluator.config
+    assert isinstance(config, DetectConfig)
+    steps = len(dataset.source) // plan.order.batch_size
+    batches = min(config.precise_bn, max(FEWEST, steps))
+    if not batches:
+        return
+    last = plan.steps + batches
+    loader = make_loader(dataset, plan.order, plan.steps, last, plan.workers, pin=False)
+    with run.bar("PreciseBN", batches) as bar, precise_statistics(model):
+        for step, batch in enumerate(loader, start=plan.steps):
+            torch.manual_seed(seed_of(config.seed, step, rank(), 0))
+            with run.fabric.autocast():
+                model(*inputs(batch))
+            bar.advance(1)
+
+
+def numbers_of(
+    detections: list[ImageDetections], val: BoxSource, config: DetectConfig
+) -> dict[str, Any]:
+    """AP, AP50 and AP75 by the metric of the data set, as fractions of 1; others beside them."""
+    if val.rule == "coco":
+        scores = coco_ap(val.coco_ground_truth(), results_of(detections), masks=config.masks)
+        main = {name: scores["box"][name] for name in ("AP", "AP50", "AP75")}
+        return {**main, "rule": "COCO", **scores}
+    found = [Detections(one.boxes, one.classes, one.scores) for one in detections]
+    ground_truth = [GroundTruth(*val.objects(index)) for index in range(len(val))]
+    by_rule = voc_ap(found, ground_truth, val.classes or ())
+    rule = val.rule.removeprefix("voc ")
+    main = {name: by_rule[rule][name] for name in ("AP", "AP50", "AP75")}
+    return {**main, "rule": f"VOC {rule}", "by_rule": by_rule}
+
+
+def draw(run: EvaluationRun, detections: list[ImageDetections], val: BoxSource) -> list[str]:
+    """The first images, ground truth beside prediction, in the run's folder of predictions."""
+    config = run.evaluator.config
+    assert isinstance(config, DetectConfig)
+    folder = run.evaluator.results.folder.parent / "predictions"
+    suffix = "-untrained" if run.evaluator.untrained else ""
+    names = ("", *(val.classes or ()))
+    paths: list[Path] = []
+    for one in detections[:PICTURES]:
+        image = val.read(one.image).permute(1, 2, 0).numpy()
+        height, width = image.shape[:2]
+        ground_truth = val.objects(one.image)
+        masks = val.masks(one.image, height, width) if config.masks else None
+        known = [names[number] for number in ground_truth.classes]
+        left = draw_objects(image, ground_truth.boxes, ground_truth.classes.tolist(), known, masks)
+        sure = np.flatnonzero(one.scores >= SURE)
+        bits = None
+        if one.masks is not None:
+            drawn = [rasterise(one.masks[n], (height, width), height, width) for n in sure]
+            bits = np.array(drawn, np.bool_).reshape(-1, height, width)
+        labels = [f"{names[one.classes[n]]} {one.scores[n]:.2f}" for n in sure]
+        right = draw_objects(image, one.boxes[sure], one.classes[sure].tolist(), labels, bits)
+        path = folder / f"detect-{val.name}-{config.arch}{suffix}-lr{config.lr}-{one.image + 1}.png"
+        save_pair(
+            left, right, f"{val.describe(one.image)}: ground truth, and scores over {SURE}", path
+        )
+        paths.append(path)
+    return [path.name for path in paths]
+
+
+def detect(backbone: str, config: DetectConfig, out: Path | None, console: Console) -> Detected:
+    """The average precision of the best learning rate, cached or computed now."""
+    result, file = DETECT.evaluate_each_lr(backbone, config, out, console, "AP")
+    return Detected(file, result)
+
+
+DETECT = Task("detect", evaluate_detection, open_detection)

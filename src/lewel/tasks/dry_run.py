@@ -1,0 +1,53 @@
+"""`lewel pretrain --dry-run`: what a run would be, without training it."""
+
+from typing import Any
+
+from lewel.config.build import build_fabric, build_optimizer, peak_rate
+from lewel.config.pretrain import PretrainConfig
+from lewel.nn.backbone import exports_of
+from lewel.tasks.pretrain import Parts, memory_explained, open_configured
+from lewel.train.card import count
+from lewel.train.devices import placement
+from lewel.train.estimate import estimate_memory, estimate_seconds
+from lewel.train.run import optimizer_slots
+
+
+@memory_explained()
+def describe(config: PretrainConfig) -> dict[str, Any]:
+    """Images, steps, parameters, memory and time of a run."""
+    place = placement(config.devices, config.nodes)
+    fabric = build_fabric(config, place)
+    parts = Parts(config, open_configured(config), place, fabric, None)
+    method, plan, device = parts.method, parts.plan, parts.fabric.device
+    micro = config.batch_size // place.ranks // config.accumulate
+    slots = optimizer_slots(build_optimizer(method, config))
+    memory = estimate_memory(method, slots, config.image_size, micro, plan.half)
+    seconds = config.accumulate * estimate_seconds(
+        method,
+        config.image_size,
+        plan.channels_last,
+        device,
+        micro,
+        plan.half,
+        at_most=16 if device.type == "cpu" else 64,
+    )
+    return {
+        "images": len(parts.data.unlabelled),
+        "steps": parts.plan.steps,
+        "learning rate": peak_rate(config),
+        "parameters of the backbone": count(method.student.backbone),
+        "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
+        "locations of a map": method.student.backbone.locations(config.image_size),
+        "exports": ", ".join(exports_of(config.backbone, config.stem, config.width)),
+        "memory of a device": f"about {memory.total / 1e9:.1f} GB for {micro} images at a time",
+        "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
+        f"{seconds:.2g} s a step, if reading images keeps up",
+    }
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the unit that fits it."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,234 @@
+"""What all evaluations share: a backbone, data, and a result that is cached in the run folder."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lewel.config.evaluate import DenseConfig, EvaluateConfig, TrainConfig
+from lewel.data.sources.open import open_data
+from lewel.data.sources.source import Data, Source, digest_with_labels
+from lewel.errors import RunError, UserError
+from lewel.evaluate.features import Extractor
+from lewel.evaluate.results import Results, fingerprint
+from lewel.interop.backbones import Network, find_network, open_backbone
+from lewel.interop.lookup import folder_for, weights_file
+from lewel.ops.ranks import rank, ranks
+from lewel.progress import Bar
+from lewel.train.devices import Placement, default_workers, open_fabric, placement
+from lewel.train.fabric import Fabric
+from lewel.train.launch import launch
+
+# What changes how a result is computed, and not what it is.
+FREE = {"again", "workers", "accelerator", "devices", "nodes"}
+
+Opens = Callable[[EvaluateConfig, Network], tuple[Source, Source]]  # training and validation set
+
+
+def open_labelled(config: EvaluateConfig, network: Network) -> tuple[Source, Source]:
+    """Images with classes: what most evaluations take."""
+    data = open_data(
+        config.data,
+        image_size=network.image_size,
+        limit=config.limit,
+        seed=config.seed,
+        classes=config.classes,
+    )
+    return labelled(data, config.data)
+
+
+def labelled(data: Data, name: str) -> tuple[Source, Source]:
+    """The labelled training and validation set, or the reason why there are none."""
+    train, val = data.train, data.val
+    if train is None or val is None or train.labels is None or val.labels is None:
+        because = f" ({data.notes[-1].rstrip('.')})" if data.notes else ""
+        raise UserError(
+            f"{name} has no labels to evaluate with{because}: give the same class folders in "
+            "train/ and val/, a CSV with path and label, or a data set's name."
+        )
+    assert train.classes is not None
+    counts = np.bincount(train.labels, minlength=len(train.classes))
+    if counts.min() < 2:
+        few = train.classes[int(counts.argmin())]
+        raise UserError(
+            f"The class {few!r} of {name} has {counts.min()} image to train on, expected 2 or "
+            "more: add some, raise --limit, or leave it out by --classes."
+        )
+    shared = {train.describe(i) for i in range(len(train))} & {
+        val.describe(i) for i in range(len(val))
+    }
+    if shared:
+        raise UserError(
+            f"{len(shared)} images of {name} are both in the training and the validation set "
+            f"(for example {min(shared)}): list each image once."
+        )
+    return train, val
+
+
+class Evaluator:
+    """A backbone, the data that it is evaluated on, and the folder of its results."""
+
+    def __init__(
+        self, what: str, config: EvaluateConfig, out: Path | None, opens: Opens = open_labelled
+    ) -> None:
+        self.what, self.config = what, config
+        self.network = find_network(what, config.backbone, config.image_size)
+        file = weights_file(what)
+        self.results = Results(out or folder_for(what))
+        self.untrained = config.untrained or getattr(config, "scratch", False)
+        self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
+        self.train, self.val = opens(config, self.network)
+        self.data = {
+            "train": digest_with_labels(self.train)[:16],
+            "val": digest_with_labels(self.val)[:16],
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """What identifies an evaluation: with equal settings the result is the same."""
+        trains = isinstance(self.config, TrainConfig | DenseConfig)
+        trains = trains and not getattr(self.config, "fast", False)
+        free = FREE if trains else FREE | {"batch_size"}
+        chosen = self.config.model_dump(mode="json", exclude=free | {"backbone", "partial"})
+        return {
+            **chosen,
+            "image_size": self.network.image_size,
+            "weights": self.weights,
+            **self.data,
+        }
+
+
+@dataclass
+class EvaluationRun:
+    """An evaluation on its devices, with all it takes."""
+
+    evaluator: Evaluator
+    fabric: Fabric
+    place: Placement
+    extractor: Extractor
+    console: Console
+
+    def bar(self, text: str, total: int) -> Bar:
+        """A progress bar on the first rank."""
+        return Bar(text, total, self.console, shown=rank() == 0)
+
+    def features(self, *sources: Source) -> list[tuple[Tensor, Tensor]]:
+        """Features (N, C) and labels (N,) of sources, with a progress bar."""
+        total = sum(len(source) for source in sources) // ranks()
+        with self.bar(f"features of {total:,} images", total) as bar:
+            return [readable_features(source, self.extractor, bar.advance) for source in sources]
+
+
+Work = Callable[[EvaluationRun], dict[str, Any]]
+
+
+class Task:
+    """An evaluation by its name: what it computes, and the data that it opens."""
+
+    def __init__(self, name: str, work: Work, opens: Opens = open_labelled) -> None:
+        self.name, self.work, self.opens = name, work, opens
+
+    def evaluate(
+        self, what: str, config: EvaluateConfig, out: Path | None, console: Console
+    ) -> tuple[dict[str, Any], Path]:
+        """The result, cached or computed now, and its file."""
+        evaluator = Evaluator(what, config, out, self.opens)
+        results, file = evaluator.results, evaluator.results.path(self.name)
+        cached = None if config.again else results.find(self.name, evaluator.settings())
+        if cached is not None:
+            line = f"cached in {file}; --recompute evaluates again"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            return cached, file
+        place = placement(config.devices, config.nodes)
+        sync = bool(getattr(config, "sync_batch_norm", False))
+        fabric = open_fabric(place, config.accelerator, config.precision, sync)
+        if place.ranks > 1 and place.starter == "lewel":
+            launch(fabric, _in_process, self, what, config, out, place)
+            kept = results.find(self.name, evaluator.settings())
+            assert kept is not None
+            return kept, file
+        fabric.launch()
+        return self.compute(fabric, evaluator, place, console), file
+
+    def compute(
+        self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
+    ) -> dict[str, Any]:
+        """Compute a result on all ranks; the first one keeps it."""
+        config, network = evaluator.config, evaluator.network
+        begun = time.monotonic()
+        torch.manual_seed(config.seed)
+        backbone = open_backbone(
+            evaluator.what, network, partial=config.partial, random_init=evaluator.untrained
+        ).to(fabric.device)
+        workers = config.workers
+        extractor = Extractor(
+            backbone,
+            network.image_size,
+            network.mean,
+            network.std,
+            fabric.device,
+            min(config.batch_size, 256),
+            default_workers(fabric.device, place.devices) if workers is None else workers,
+            fabric.autocast,
+        )
+        found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))
+        about = {"task": self.name, "backbone": network.name, "data": evaluator.train.name}
+        took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
+        result = {**about, **found, **took}
+        if rank() == 0:
+            evaluator.results.keep(self.name, evaluator.settings(), result)
+        return result
+
+    def evaluate_each_lr(
+        self, what: str, config: DenseConfig, out: Path | None, console: Console, metric: str
+    ) -> tuple[dict[str, Any], Path]:
+        """The result of the best learning rate; each rate is an evaluation of its own."""
+        found: dict[str, dict[str, Any]] = {}
+        evaluate = partial(self.evaluate, what, out=out, console=console)
+        for rate in config.rates:
+            one = config.model_copy(update={"lr": f"{rate:g}"})
+            if len(config.rates) > 1:
+                console.print(f"lr {rate:g}:", highlight=False)
+            found[one.lr], file = evaluate(one)
+        if len(found) == 1:
+            return found[config.lr], file
+        best = max(found, key=lambda rate: float(found[rate][metric]))
+        by_lr = {rate: one[metric] for rate, one in found.items()}
+        chosen = {**found[best], "by_lr": by_lr, "selected_on": "the validation set"}
+        if rank() == 0:
+            evaluator = Evaluator(what, config, out, self.opens)
+            evaluator.results.keep(self.name, evaluator.settings(), chosen)
+        return chosen, file
+
+
+def _in_process(
+    fabric: Fabric,
+    task: Task,
+    what: str,
+    config: EvaluateConfig,
+    out: Path | None,
+    place: Placement,
+) -> None:
+    """What each process that `launch` starts does."""
+    task.compute(fabric, Evaluator(what, config, out, task.opens), place, Console())
+
+
+def readable_features(
+    source: Source, extractor: Extractor, advance: Callable[[int], None]
+) -> tuple[Tensor, Tensor]:
+    """Features (N, C) and labels (N,) of a source; a corrupt image ends it."""
+    rows, readable = extractor.gathered_features(source, np.arange(len(source)), advance)
+    corrupt = (~readable).nonzero().flatten().tolist()
+    if corrupt:
+        raise RunError(
+            f"{len(corrupt)} of {len(source)} images are corrupt, for example "
+            f"{source.describe(corrupt[0])}: repair or remove them."
+        )
+    assert source.labels is not None
+    return rows, torch.from_numpy(source.labels)

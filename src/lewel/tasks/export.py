@@ -1,0 +1,271 @@
+"""`lewel export`: a backbone in another project's format, loaded back and compared."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from pprint import pformat
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from lewel.errors import RunError, UserError
+from lewel.files import write_atomically
+from lewel.interop.backbones import Network, find_network, open_backbone, plain
+from lewel.interop.export import (
+    detectron2_checkpoint,
+    detectron2_config,
+    from_mmseg,
+    mmseg_checkpoint,
+    mmseg_config,
+)
+from lewel.interop.graphs import (
+    OPSET,
+    need_onnx,
+    onnx_features,
+    program_features,
+    write_onnx,
+    write_program,
+)
+from lewel.interop.lookup import folder_for
+from lewel.interop.weights import read_weights
+from lewel.nn.backbone import RESNETS, build_timm_with_settings, exports_of, obstacle
+from lewel.train.run_folder import write_weights
+
+ENDINGS = {
+    "torchvision": ".pth",
+    "timm": ".safetensors",
+    "detectron2": ".pth",
+    "mmseg": ".pth",
+    "onnx": ".onnx",
+    "torch-export": ".pt2",
+}
+CLOSE = 1e-4  # tolerance of features, relative to the largest one above 1
+
+
+class Exported(NamedTuple):
+    """The files of an export, the result of the comparison, and code that loads it."""
+
+    files: tuple[Path, ...]
+    compared: str
+    loading: tuple[str, ...]
+
+
+@dataclass
+class Work:
+    """A network in eval mode and the file to write."""
+
+    net: nn.Module
+    network: Network
+    path: Path
+    opset: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value.contiguous() for name, value in self.net.state_dict().items()}
+
+    def images(self, count: int = 2) -> Tensor:
+        """Random images (count, 3, S, S) for the comparison."""
+        size = self.network.image_size
+        return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def export(
+    what: str,
+    to: str,
+    *,
+    out: Path | None = None,
+    backbone: str | None = None,
+    image_size: int | None = None,
+    opset: int = OPSET,
+    partial: bool = False,
+    untrained: bool = False,
+) -> Exported:
+    """Write a backbone in another project's format, and load it back to compare."""
+    network = find_network(what, backbone, image_size)
+    _refuse_impossible(what, to, network)
+    if to == "onnx":
+        need_onnx()
+    path = _target(what, to, out)
+    net = plain(open_backbone(what, network, partial=partial, random_init=untrained))
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {path.parent} cannot be written: {error.strerror}.") from None
+    with torch.no_grad():
+        return WRITERS[to](Work(net, network, path, opset))
+
+
+def _refuse_impossible(what: str, to: str, network: Network) -> None:
+    reason = obstacle(to, network.name, network.stem, network.width)  # type: ignore[arg-type]
+    if reason is not None:
+        possible = exports_of(network.name, network.stem, network.width)  # type: ignore[arg-type]
+        raise UserError(
+            f"{what} cannot be exported to {to} ({reason}): use --to {' or '.join(possible)}, "
+            "or lewel.load_backbone in Python."
+        )
+
+
+def _target(what: str, to: str, out: Path | None) -> Path:
+    """The file to write: --out if it is a file, else in the folder --out or the run folder."""
+    ending = ENDINGS[to]
+    folder = folder_for(what) / "export" if out is None else out
+    if out is not None and out.suffix and not out.is_dir():
+        if out.suffix != ending:
+            raise UserError(f"--out {out} ends in {out.suffix!r}: expected {ending}, or a folder.")
+        return out
+    return folder / f"{to}{ending}"
+
+
+def _to_torchvision(work: Work) -> Exported:
+    name, path = work.network.name, work.path
+    write_atomically(path, lambda aside: torch.save(work.tensors(), aside))
+    if name in models.list_models():
+        net, how = models.get_model(name), f"torchvision.models.{name}()"
+    else:
+        block, depths, _ = RESNETS[name]
+        net = models.ResNet(block, list(depths))
+        kind = f"torchvision.models.resnet.{block.__name__}"
+        how = f"torchvision.models.ResNet({kind}, {list(depths)})"
+    net.fc = nn.Identity()
+    net.load_state_dict(torch.load(path, weights_only=True))
+    _compare(work, [net.eval()(work.images())], [work.net(work.images())], 0)
+    loading = (
+        "import torch, torchvision",
+        f"net = {how}; net.fc = torch.nn.Identity()",
+        f"net.load_state_dict(torch.load({str(path)!r}, weights_only=True))",
+    )
+    return Exported((path,), "a new torchvision network gives bit-equal features", loading)
+
+
+def _to_timm(work: Work) -> Exported:
+    import timm
+
+    name, path = work.network.name, work.path
+    write_weights(path, work.net, {})
+    pooled = False
+    settings: dict[str, Any] = {}
+    if name.startswith("timm/"):
+        name = name.removeprefix("timm/")
+        _, extra = build_timm_with_settings(name, work.network.image_size)
+        # Pooling is set afterwards: timm would rename the norm of some networks for it.
+        settings, pooled = {"global_pool": "", **extra}, True
+    elif name == "resnet10":
+        name, settings = "resnet18", {"layers": (1, 1, 1, 1)}
+    net: Any = timm.create_model(name, num_classes=0, checkpoint_path=str(path), **settings)
+    if pooled:
+        net.reset_classifier(0, "avg")
+    images = work.images()
+    difference = _compare(work, [net.eval()(images)], [work.net(images)], 1e-5)
+    given = "".join(f", {key}={value!r}" for key, value in settings.items())
+    loading = (
+        "import timm",
+        f"net = timm.create_model({name!r}, num_classes=0{given}, checkpoint_path={str(path)!r})",
+        *(('net.reset_classifier(0, "avg")',) if pooled else ()),
+    )
+    return Exported((path,), f"timm's own network gives the features {difference}", loading)
+
+
+def _to_detectron2(work: Work) -> Exported:
+    import yaml
+
+    network, path, tensors = work.network, work.path, work.tensors()
+    checkpoint = detectron2_checkpoint(tensors)
+    write_atomically(path, lambda aside: torch.save(checkpoint, aside))
+    counted = {n: v for n, v in tensors.items() if not n.endswith("num_batches_tracked")}
+    _compare_tensors(work, read_weights(path), counted)
+    config = path.with_suffix(".yaml")
+    settings = detectron2_config(network.name, path.resolve(), network.mean, network.std)
+    text = "# Merge this over a config of detectron2 that has a ResNet.\n"
+    text += yaml.safe_dump(settings, sort_keys=False)
+    write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
+    loading = (
+        "from detectron2 import config, model_zoo",
+        "cfg = config.get_cfg()  # then any config with a ResNet, such as",
+        "cfg.merge_from_file("
+        "model_zoo.get_config_file('COCO-Detection/faster_rcnn_R_50_FPN_1x.yaml'))",
+        f"cfg.merge_from_file({str(config)!r})",
+    )
+    many = len(checkpoint["model"])
+    return Exported((path, config), f"all {many} tensors, loaded back, are equal", loading)
+
+
+def _to_mmseg(work: Work) -> Exported:
+    network, path, tensors = work.network, work.path, work.tensors()
+    write_atomically(path, lambda aside: torch.save(mmseg_checkpoint(tensors), aside))
+    _compare_tensors(work, from_mmseg(read_weights(path)), tensors)
+    config = path.with_suffix(".py")
+    settings = mmseg_config(network.name, path.resolve(), network.mean, network.std)
+    text = "# Merge this over a config of mmseg; mmdet takes it too, without `pretrained`.\n"
+    text += f"model = {pformat(settings, sort_dicts=False, width=100)}\n"
+    write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
+    loading = (
+        "from mmengine import Config",
+        "cfg = Config.fromfile('configs/fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py')",
+        f"cfg.merge_from_dict(dict(model=Config.fromfile({str(config)!r}).model))",
+    )
+    return Exported((path, config), f"all {len(tensors)} tensors, loaded back, are equal", loading)
+
+
+def _to_onnx(work: Work) -> Exported:
+    write_onnx(work.path, work.net, work.images(), work.opset)
+    difference = _compare_graph(work, onnx_features)
+    loading = (
+        "import onnxruntime",
+        f"session = onnxruntime.InferenceSession({str(work.path)!r})",
+        f"features = session.run(['features'], {{'images': images}})[0]  # {_wanted(work)}, NumPy",
+    )
+    return Exported((work.path,), f"onnxruntime gives the features {difference}", loading)
+
+
+def _to_program(work: Work) -> Exported:
+    write_program(work.path, work.net, work.images())
+    difference = _compare_graph(work, program_features)
+    loading = (
+        "import torch",
+        f"net = torch.export.load({str(work.path)!r}).module()",
+        f"features = net(images)[0]  # {_wanted(work)}",
+    )
+    return Exported((work.path,), f"torch.export gives the features {difference}", loading)
+
+
+def _wanted(work: Work) -> str:
+    return f"normalised images (B, 3, {work.network.image_size}, {work.network.image_size})"
+
+
+def _compare_graph(work: Work, features: Callable[[Path, Tensor], list[Tensor]]) -> str:
+    """Compare on more images than the graph was traced with: the batch size must be dynamic."""
+    images = work.images(3)
+    return _compare(work, features(work.path, images)[:1], [work.net(images)], CLOSE)
+
+
+def _compare(work: Work, found: list[Tensor], expected: list[Tensor], close: float) -> str:
+    """Compare features with ours -> the difference as text; delete the file if it is too large."""
+    far = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+    scale = max(1.0, *(float(value.abs().max()) for value in expected))
+    if not far <= close * scale:
+        work.path.unlink()
+        raise RunError(
+            f"{work.path}, loaded back, gives features that differ by {far:.2g}, more than "
+            f"{close * scale:.2g}: it was removed."
+        )
+    return "bit for bit" if far == 0 else f"to {far:.1g}"
+
+
+def _compare_tensors(work: Work, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    same = found.keys() == expected.keys()
+    if not same or not all(torch.equal(found[name], expected[name]) for name in expected):
+        work.path.unlink()
+        raise RunError(f"{work.path}, loaded back, has different tensors: it was removed.")
+
+
+WRITERS: dict[str, Callable[[Work], Exported]] = {
+    "torchvision": _to_torchvision,
+    "timm": _to_timm,
+    "detectron2": _to_detectron2,
+    "mmseg": _to_mmseg,
+    "onnx": _to_onnx,
+    "torch-export": _to_program,
+}

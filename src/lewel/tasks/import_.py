@@ -1,0 +1,75 @@
+"""`lewel import`: a third-party checkpoint as a folder that every command takes."""
+
+import json
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lewel.errors import UserError
+from lewel.evaluate.results import fingerprint
+from lewel.files import write_atomically
+from lewel.interop.backbones import Network, find_network
+from lewel.interop.lookup import read_card
+from lewel.interop.weights import fill, read_weights
+from lewel.nn.backbone import Stem, exports_of
+from lewel.train.run_folder import RunFolder, write_weights
+
+
+class Imported(NamedTuple):
+    """The folder and the network of an imported backbone."""
+
+    folder: Path
+    network: Network
+    tensors: int
+    initialised: list[str]  # tensors that the file did not have
+
+
+def import_(
+    file: Path,
+    *,
+    out: Path | None = None,
+    backbone: str | None = None,
+    stem: Stem | None = None,
+    image_size: int | None = None,
+    partial: bool = False,
+) -> Imported:
+    """Write backbone.safetensors and card.json from a checkpoint; no code in it is run."""
+    if not file.is_file():
+        raise UserError(f"{file} is not a file: expected a checkpoint (.pth, .pt, .safetensors).")
+    if file.suffix == ".safetensors" and "backbone" in read_card(file):
+        raise UserError(f"{file} was written by lewel: use it directly, without importing.")
+    folder = RunFolder(out or Path("runs") / file.name.split(".")[0])
+    if folder.path.is_file() or folder.config.exists() or folder.backbone.exists():
+        raise UserError(f"--out {folder.path} already exists: choose a new folder.")
+    tensors = read_weights(file)
+    network = find_network(file, backbone, image_size)
+    if stem is not None:
+        network = network._replace(stem=stem)
+    built = network.build()
+    initialised = fill(built.net, tensors, str(file), partial)
+    card: dict[str, Any] = {
+        "method": "imported",
+        "backbone": network.name,
+        "stem": network.stem,
+        "width": network.width,
+        "channels": built.channels,
+        "exports": exports_of(network.name, network.stem, network.width),  # type: ignore[arg-type]
+        "image_size": network.image_size,
+        "mean": network.mean,
+        "std": network.std,
+        "source": {"file": file.name, "sha256": fingerprint(file), "fresh": initialised},
+        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "lewel": version("lewel"),
+        "torch": torch.__version__,
+    }
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder.path} cannot be written: {error.strerror}.") from None
+    write_weights(folder.backbone, built.net, {"lewel": json.dumps(card)})
+    text = json.dumps(card, indent=2) + "\n"
+    write_atomically(folder.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+    return Imported(folder.path, network, len(built.net.state_dict()), initialised)

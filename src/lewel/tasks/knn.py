@@ -1,0 +1,42 @@
+"""`lewel knn`: accuracy by the nearest neighbours among labelled images."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lewel.config.evaluate import KnnConfig
+from lewel.evaluate.knn import knn_scores
+from lewel.evaluate.scores import accuracy
+from lewel.tasks.evaluation import EvaluationRun, Task
+from lewel.tasks.outcome import Accuracy
+
+USUAL = 20  # neighbours, as in the probe of a run
+
+
+def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
+    """The accuracy for every k; all else for k = 20, or the first k given.
+
+    The best k is not chosen on the validation set.
+    """
+    evaluator, config = run.evaluator, run.evaluator.config
+    assert isinstance(config, KnnConfig) and evaluator.train.classes is not None
+    (bank, labels), (queries, truth) = run.features(evaluator.train, evaluator.val)
+    ks = sorted({k for k in config.neighbours if k <= len(bank)}) or [len(bank)]
+    classes = evaluator.train.classes
+    scores = knn_scores(
+        bank, labels, queries, ks, temperature=config.temperature, classes=len(classes)
+    )
+    by_k = [accuracy(score, truth, classes) for score in scores]
+    chosen = USUAL if USUAL in ks else ks[0]
+    sweep = {str(k): one["top1"] for k, one in zip(ks, by_k, strict=True)}
+    return {"k": chosen, "sweep": sweep, "bank": len(bank), **by_k[ks.index(chosen)]}
+
+
+def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:
+    """The accuracy of a backbone, cached or computed now."""
+    result, file = KNN.evaluate(backbone, config, out, console)
+    return Accuracy(file, result)
+
+
+KNN = Task("knn", evaluate_knn)

@@ -1,0 +1,52 @@
+"""`lewel linear`: a linear classifier on frozen features."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lewel.config.evaluate import LinearConfig
+from lewel.evaluate.linear import LEARNING_RATES, WEIGHT_DECAYS, sweep
+from lewel.evaluate.scores import accuracy
+from lewel.tasks.classify import evaluate_classifier
+from lewel.tasks.evaluation import EvaluationRun, Task
+from lewel.tasks.outcome import Accuracy
+
+
+def evaluate_linear(run: EvaluationRun) -> dict[str, Any]:
+    """The paper's protocol: a linear classifier trained on random crops, the backbone frozen."""
+    return evaluate_classifier(run, run.evaluator.train, frozen=True)
+
+
+def evaluate_linear_probe(run: EvaluationRun) -> dict[str, Any]:
+    """A linear probe on cached features: a sweep over learning rates and weight decays at once."""
+    evaluator, config = run.evaluator, run.evaluator.config
+    assert isinstance(config, LinearConfig) and evaluator.train.classes is not None
+    (features, labels), (queries, truth) = run.features(evaluator.train, evaluator.val)
+    many = len(LEARNING_RATES) * len(WEIGHT_DECAYS)
+    with run.console.status(f"training {many} linear classifiers at once"):
+        scores, rate, decay = sweep(
+            features,
+            labels,
+            queries,
+            len(evaluator.train.classes),
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+    return {
+        "lr": rate,
+        "weight_decay": decay,
+        **accuracy(scores, truth, evaluator.train.classes),
+    }
+
+
+def linear(backbone: str, config: LinearConfig, out: Path | None, console: Console) -> Accuracy:
+    """The accuracy of a linear classifier, cached or computed now."""
+    task = LINEAR_PROBE if config.fast else LINEAR
+    result, file = task.evaluate(backbone, config, out, console)
+    return Accuracy(file, result)
+
+
+LINEAR = Task("linear", evaluate_linear)
+LINEAR_PROBE = Task("linear_fast", evaluate_linear_probe)  # version 0.1's name of its results

@@ -1,0 +1,209 @@
+"""`lewel maps`: the alignment maps of a run as heat maps over images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lewel.config.build import build_dataset, build_method
+from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.data.sources.files import Files
+from lewel.data.sources.images import SUFFIXES
+from lewel.data.sources.open import open_data
+from lewel.data.sources.source import Source
+from lewel.data.views.augment import normalise
+from lewel.data.views.loader import TwoViews
+from lewel.errors import UserError
+from lewel.evaluate.map_selection import (
+    RULES,
+    Rule,
+    agreement,
+    most_consistent,
+    most_different,
+    most_peaked,
+)
+from lewel.evaluate.maps import map_note, maps_of
+from lewel.evaluate.views import MapViews, make_views
+from lewel.files import write_atomically
+from lewel.interop.weights import fill, read_weights
+from lewel.nn.backbone import MEAN, STD
+from lewel.nn.heads import Encoder
+from lewel.pages.gallery import Gallery, GalleryImage, GalleryView
+from lewel.pages.overlays import grid, png
+from lewel.pages.page import gallery_page
+from lewel.tasks.outcome import Mapped
+from lewel.train.run_folder import RunFolder
+
+BATCH = 32  # images at a time
+
+
+@dataclass(frozen=True)
+class MapModel:
+    """A run's network in eval mode, with its augmentation."""
+
+    config: PretrainConfig
+    encoder: Encoder
+    device: torch.device
+
+    @property
+    def note(self) -> str | None:
+        """A note on maps that are not the paper's coupled maps."""
+        return map_note(self.encoder.head, self.config.method)
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Pictures (B, 3, S, S) of 0 to 1 -> maps (B, K, h, w), on the CPU."""
+        parts = torch.split(normalise(images, MEAN, STD), BATCH)
+        return torch.cat([maps_of(self.encoder, part.to(self.device)).cpu() for part in parts])
+
+    def views(self, source: Source, seed: int) -> TwoViews:
+        """A source in the views of the run's recipe, drawn by a seed."""
+        return build_dataset(self.config.model_copy(update={"seed": seed}), source)
+
+
+def open_map_model(
+    run: Path,
+    *,
+    image_size: int | None = None,
+    untrained: bool = False,
+    device: torch.device | None = None,
+) -> MapModel:
+    """The network of a run folder with its head; randomly initialised if `untrained`."""
+    folder = RunFolder(run.expanduser())
+    for file in (folder.config, folder.backbone, folder.heads):
+        if not file.is_file():
+            raise UserError(
+                f"{run} has no {file.name}: maps need a network with its head, so give the folder "
+                "of a run that `lewel pretrain` wrote."
+            )
+    config = read_config(folder.config)
+    # The queue and ShuffleBN groups are for training only.
+    contrast = config.contrast.model_copy(update={"queue": 1, "norm_groups": 1})
+    config = config.model_copy(
+        update={"contrast": contrast, "image_size": image_size or config.image_size}
+    )
+    encoder: Encoder = build_method(config, images=1).student
+    if not untrained:
+        fill(encoder.backbone.net, read_weights(folder.backbone), str(folder.backbone))
+        fill(encoder.head, read_weights(folder.heads), str(folder.heads))
+    device = device or torch.device("cpu")
+    return MapModel(config, encoder.eval().to(device), device)
+
+
+def open_images(images: list[str], image_size: int) -> Source:
+    """Image files, or the validation set of one folder or other data set."""
+    if not images:
+        raise UserError("No images are given: give files, a folder, or `scenes`.")
+    if len(images) == 1 and not Path(images[0]).expanduser().is_file():
+        data = open_data(images[0], image_size=image_size)
+        return data.val or data.unlabelled
+    for image in images:
+        path = Path(image).expanduser()
+        if not path.is_file():
+            raise UserError(f"{image} is not a file: give image files, or one folder.")
+        if path.suffix.lower() not in SUFFIXES and len(images) == 1:
+            return open_data(image, image_size=image_size).unlabelled  # a list of images
+    return Files(".", [str(Path(image).expanduser()) for image in images], name="images")
+
+
+def gallery_of(
+    run: Path,
+    images: list[Path] | list[str] | Source,
+    *,
+    n: int = 8,
+    rule: Rule = "different",
+    seed: int = 0,
+    limit: int = 12,
+    image_size: int | None = None,
+) -> Gallery:
+    """The first `limit` images, whole and in two views, with n of the run's maps of each."""
+    if rule not in RULES:
+        raise UserError(f"There is no rule {rule!r}: choose one of {', '.join(RULES)}.")
+    if n < 1 or limit < 1:
+        raise UserError(f"--n is {n} and --limit is {limit}: expected 1 or more maps and images.")
+    model = open_map_model(run, image_size=image_size)
+    if isinstance(images, list):
+        source = open_images([str(image) for image in images], model.config.image_size)
+    else:
+        source = images
+    torch.manual_seed(seed)  # for random maps
+    dataset = model.views(source, seed)
+    indices = np.arange(min(limit, len(source)))
+    views = make_views(dataset, indices)
+    shown_maps = [model.maps(pictures) for pictures in (views.whole, *views.views)]
+    chosen, words = _choose(shown_maps, views, rule, n)
+    shown = list(
+        zip(("input", "view 1", "view 2"), (views.whole, *views.views), shown_maps, strict=True)
+    )
+    return Gallery(
+        rule=words,
+        chosen=tuple(chosen),
+        note=model.note,
+        images=tuple(
+            GalleryImage(
+                source.describe(int(index)),
+                tuple(
+                    GalleryView(caption, _pixels(pictures[at]), values[at, chosen].numpy())
+                    for caption, pictures, values in shown
+                ),
+            )
+            for at, index in enumerate(indices)
+        ),
+    )
+
+
+def gallery_of_run(run: Path) -> Gallery | None:
+    """The maps of a run's validation images; None before its first checkpoint."""
+    folder = RunFolder(run)
+    if not (folder.config.exists() and folder.backbone.exists() and folder.heads.exists()):
+        return None
+    config = read_config(folder.config)
+    data = open_data(config.data, image_size=config.image_size, classes=config.classes)
+    return gallery_of(run, data.val or data.unlabelled)
+
+
+def _choose(maps: list[Tensor], views: MapViews, rule: Rule, n: int) -> tuple[list[int], str]:
+    """The indices of the maps to show, and the rule that selected them."""
+    flat = torch.cat(maps).flatten(2)  # of the whole images and of their views
+    if rule == "peaked":
+        return most_peaked(flat)[:n], RULES[rule]
+    if rule == "different":
+        return most_different(flat, n), RULES[rule]
+    found = most_consistent(agreement(maps[1:], views.boxes, views.flips, views.sizes))
+    if found is None:
+        words = f"{RULES['peaked']} (no two views overlap enough to measure consistency)"
+        return most_peaked(flat)[:n], words
+    return found[:n], RULES[rule]
+
+
+def _pixels(picture: Tensor) -> np.ndarray:
+    """A picture (3, S, S) of 0 to 1 as uint8 (S, S, 3)."""
+    return (picture * 255).round().clamp(0, 255).byte().permute(1, 2, 0).contiguous().numpy()
+
+
+def maps(
+    run: Path,
+    images: list[Path] | list[str] | Source,
+    *,
+    n: int = 8,
+    rule: Rule = "different",
+    seed: int = 0,
+    limit: int = 12,
+    image_size: int | None = None,
+    out: Path | None = None,
+) -> Mapped:
+    """Write a gallery of maps to maps/ of the run folder, or to another folder."""
+    gallery = gallery_of(run, images, n=n, rule=rule, seed=seed, limit=limit, image_size=image_size)
+    return Mapped(gallery, write_gallery(gallery, out or run.expanduser() / "maps"))
+
+
+def write_gallery(gallery: Gallery, out: Path) -> tuple[Path, Path]:
+    """Write a gallery as maps.png and maps.html to a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    picture, page = out / "maps.png", out / "maps.html"
+    content, text = png(grid(gallery)), gallery_page(gallery)
+    write_atomically(picture, lambda aside: aside.write_bytes(content))
+    # File names may contain bytes that are not UTF-8.
+    write_atomically(page, lambda aside: aside.write_bytes(text.encode("utf-8", "replace")))
+    return picture, page

@@ -1,0 +1,57 @@
+"""`lewel pack`: images once into shards that are read fast."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from lewel.data.pack import check as checking
+from lewel.data.pack.encoding import Encoding
+from lewel.data.pack.format import Index
+from lewel.data.pack.write import Packing, Settings
+from lewel.data.workers import cores
+from lewel.errors import UserError
+
+
+class PackedShards(NamedTuple):
+    """What is in a folder of packed data."""
+
+    folder: str
+    images: int
+    shards: int
+    bytes: int
+    corrupt: int  # images that were left out
+
+    @classmethod
+    def of(cls, folder: str, index: Index, corrupt: int = 0) -> "PackedShards":
+        """The counts of an index."""
+        shards = [shard for listed in index.shards.values() for shard in listed]
+        images, size = sum(s.images for s in shards), sum(s.bytes for s in shards)
+        return cls(folder, images, len(shards), size, corrupt)
+
+
+def pack(
+    source: str,
+    out: str,
+    *,
+    size: int = 256,
+    quality: int = 92,
+    keep: bool = False,
+    shard_images: int = 8192,
+    seed: int = 0,
+    workers: int | None = None,
+    console: Console | None = None,
+) -> PackedShards:
+    """Pack any data into a folder, or resume an earlier call, or repair damaged shards."""
+    if "://" in out:
+        raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
+    settings = Settings(Encoding(size, quality, keep), shard_images, seed)
+    packing = Packing(source, Path(out).expanduser(), settings, console or Console())
+    beside = cores() if cores() > 1 else 0  # one core encodes in this process
+    index = packing.run(beside if workers is None else workers)
+    return PackedShards.of(out, index, len(packing.corrupt))
+
+
+def check(place: str, console: Console | None = None) -> PackedShards:
+    """Compare the shards of a folder or URL with their checksums."""
+    return PackedShards.of(place, checking.check(place, console or Console()))

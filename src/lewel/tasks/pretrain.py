@@ -1,0 +1,295 @@
+"""`lewel pretrain`: one run, from its settings and its data to a run folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torchvision.utils import save_image
+
+from lewel.config.build import (
+    build_dataset,
+    build_fabric,
+    build_method,
+    build_optimizer,
+    build_plan,
+    build_probe,
+    load_initial,
+    peak_rate,
+)
+from lewel.config.methods import as_recipe, without_unused
+from lewel.config.pretrain import PretrainConfig, differences, read_config, write_yaml
+from lewel.data.sources.open import open_data
+from lewel.data.sources.source import Data, digest
+from lewel.data.views.loader import Samples, finish_views
+from lewel.errors import Interrupted, RunError, UserError
+from lewel.files import write_atomically
+from lewel.nn.compile import compile_backbones
+from lewel.nn.norm import synchronise
+from lewel.ops.ranks import rank
+from lewel.tasks.outcome import Pretrained
+from lewel.train.card import card, count
+from lewel.train.checkpoint import Checkpoints, State
+from lewel.train.devices import Placement, placement
+from lewel.train.display import Display
+from lewel.train.estimate import is_out_of_memory
+from lewel.train.fabric import Fabric
+from lewel.train.launch import explain_lost_ranks, launch
+from lewel.train.loggers import Logger, open_loggers
+from lewel.train.loop import train
+from lewel.train.metrics import Metrics
+from lewel.train.monitor import CorruptImages
+from lewel.train.resume import (
+    load_on_all_ranks,
+    refuse_another_run,
+    refuse_different_ranks,
+    refuse_other_data,
+)
+from lewel.train.run import Plan, Training, ready_views
+from lewel.train.run_folder import RunFolder
+
+CPU = torch.device("cpu")
+
+
+def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pretrained:
+    """Train, or resume where an earlier call stopped."""
+    place = placement(config.devices, config.nodes)
+    fabric = build_fabric(config, place)
+    starts_others = place.ranks > 1 and place.starter == "lewel"
+    if not starts_others:
+        fabric.launch()  # joins the processes that torchrun or srun has started
+    opened = open_configured(config)
+    path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
+    if path.resolve().is_relative_to(config.data):
+        raise UserError(
+            f"The run folder {path} lies in the data {config.data}, and would become a part "
+            "of it: choose another --out."
+        )
+    parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
+    if starts_others:
+        del parts
+        launch(fabric, pretrain_in_process, config, place, path)
+    else:
+        with explain_lost_ranks():
+            pretrain_here(parts, path, console)
+    return Pretrained.read(path, config.method)
+
+
+class Parts:
+    """What a configuration and its data give before a run folder is touched."""
+
+    def __init__(
+        self,
+        config: PretrainConfig,
+        data: Data,
+        place: Placement,
+        fabric: Fabric,
+        path: Path | None,
+    ) -> None:
+        self.config, self.data, self.place, self.fabric = config, data, place, fabric
+        with memory_explained():
+            self.plan = build_plan(config, data.unlabelled, fabric.device, place)
+            self.method = build_method(config, len(data.unlabelled), place.ranks)
+        resumes = path is not None and any(RunFolder(path).checkpoints.glob("step-*.pt"))
+        if config.init is not None and not resumes:
+            load_initial(self.method, config.init)
+
+
+@contextmanager
+def memory_explained() -> Iterator[None]:
+    """A network that is too large to be made is a mistake in its sizes."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(
+            "Memory ran out before the first step: choose a smaller --backbone, --width, "
+            "--head.hidden or --contrast.queue."
+        ) from None
+
+
+def open_configured(config: PretrainConfig) -> Data:
+    """The data that a configuration names."""
+    return open_data(
+        config.data, image_size=config.image_size, limit=config.limit, classes=config.classes
+    )
+
+
+def pretrain_in_process(
+    fabric: Fabric, config: PretrainConfig, place: Placement, path: Path
+) -> None:
+    """What each process that `launch` starts does."""
+    parts = Parts(config, open_configured(config), place, fabric, path)
+    pretrain_here(parts, path, Console())
+
+
+def pretrain_here(parts: Parts, path: Path, console: Console) -> None:
+    """This process's part of a run; only the first one writes and prints."""
+    folder = RunFolder(path)
+    if rank() == 0:
+        folder.open()
+    else:
+        console = Console(quiet=True, force_terminal=False)
+    try:
+        run_in(folder, parts, console)
+    finally:
+        folder.close()
+
+
+def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
+    """One process's part of a run, from wherever it stands to its end."""
+    config, data, plan = parts.config, parts.data, parts.plan
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    if folder.config.exists():
+        before = without_unused(read_config(folder.config))
+        refuse_another_run(folder, differences(before, config))
+        if config.epochs > before.epochs:
+            say(f"{before.epochs} epochs become {config.epochs}: all schedules are stretched.")
+    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
+    state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
+    images = digest(data.unlabelled)
+    refuse_different_ranks(images)
+    content = {"images": len(data.unlabelled), "digest": images}
+    if state is not None:
+        refuse_other_data(folder, state["data"], content)
+    for note in (*data.notes, *introduction(parts)):
+        say(note)
+    if state is not None and state["step"] >= plan.steps:
+        say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
+        return
+    if rank() == 0:
+        write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside))
+    loggers = open_loggers(
+        config.loggers if rank() == 0 else [],
+        folder.path,
+        folder.path.name,
+        config.model_dump(mode="json"),
+        None if state is None else state["step"],
+        say,
+    )
+    failed = True
+    try:
+        with memory_explained():
+            run = assemble(folder, parts, checkpoints, content, state, console, loggers)
+        if state is None and rank() == 0:
+            draw_views(run.dataset, plan, folder)
+        elif state is not None:
+            say(f"resumed at step {run.step}")
+        try:
+            train(run)
+        finally:
+            run.display.close()
+        failed = False
+    except Interrupted:
+        failed = False  # it resumes
+        raise
+    finally:
+        for logger in loggers:
+            logger.close(failed=failed)
+
+
+def assemble(
+    folder: RunFolder,
+    parts: Parts,
+    checkpoints: Checkpoints,
+    content: dict[str, Any],
+    state: State | None,
+    console: Console,
+    loggers: list[Logger],
+) -> Training:
+    """Everything that takes part in the training, on its device, in the state it was left in."""
+    config, data, fabric = parts.config, parts.data, parts.fabric
+    plan, method = parts.plan, parts.method
+    if config.sync_batch_norm and parts.place.ranks > 1:
+        synchronise(method)
+    if config.channels_last:
+        method.to(memory_format=torch.channels_last)
+    method.to(fabric.device)
+    if config.compile:
+        compile_backbones(method, fabric.device, lambda text: console.print(text, markup=False))
+    step = None if state is None else int(state["step"])
+
+    def describe_weights(run: Training) -> dict[str, Any]:
+        return card(
+            run,
+            data,
+            folder,
+            method.student.backbone,
+            method=config.method,
+            name=config.backbone,
+            stem=config.stem,
+            width=config.width,
+            image_size=config.image_size,
+        )
+
+    def tell(lines: list[dict[str, Any]]) -> None:
+        for logger in loggers:
+            logger.log(lines)
+
+    run = Training(
+        fabric=fabric,
+        method=method,
+        optimizer=build_optimizer(method, config),
+        plan=plan,
+        dataset=build_dataset(config, data.unlabelled),
+        inputs=lambda batch: (ready_views(batch, plan, fabric.device),),
+        checkpoints=checkpoints,
+        metrics=Metrics(folder.metrics, resumed_at=step, writes=rank() == 0, on_write=tell),
+        corrupt_images=CorruptImages(
+            folder.corrupt_images, len(data.unlabelled), plan.images_per_epoch
+        ),
+        display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, console),
+        probe=build_probe(config, data, method.student.backbone, fabric.device, parts.place),
+        on_save=lambda run: folder.export(
+            method.student.backbone.net,
+            method.student.head,
+            describe_weights(run),
+        ),
+        config=config.model_dump(mode="json"),
+        data=content,
+    )
+    if state is not None:
+        run.restore(state)
+    return run
+
+
+def introduction(parts: Parts) -> list[str]:
+    """What is about to happen, in a few lines."""
+    config, data, plan = parts.config, parts.data, parts.plan
+    method, device = parts.method, parts.fabric.device
+    many = parts.place.ranks
+    where = f"{many} x {device.type}" if many > 1 else device.type
+    lines = [
+        f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
+        f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "
+        f"epochs: {config.epochs} = {plan.steps:,} steps of {config.batch_size}, on {where}"
+    ]
+    if config.batch_size != config.optim.lr_batch_size:
+        lines.append(
+            f"The learning rate {config.optim.lr:g} is for a batch of "
+            f"{config.optim.lr_batch_size}: scaled to {peak_rate(config):g}."
+        )
+    if config.optim.warmup_epochs >= config.epochs:
+        lines.append(
+            f"The warm-up of {config.optim.warmup_epochs:g} epochs takes the whole run: "
+            "the learning rate only rises. Lower --optim.warmup-epochs."
+        )
+    if device.type == "cpu" and config.backbone == "resnet50" and config.image_size >= 128:
+        lines.append(
+            "No GPU is used: a ResNet-50 of this size takes weeks on a CPU. "
+            "`lewel recipes` lists small ones."
+        )
+    return lines
+
+
+def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:
+    """A picture of what the network will see: eight images, one column each, one row a view."""
+    keys = next(plan.order.keys(0, 1))[:8]
+    views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)
+    save_image(torch.cat(views), folder.views, nrow=len(keys))

@@ -1,0 +1,220 @@
+"""`lewel report`: a run folder as an HTML page, which lists missing or damaged files."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lewel.config.pretrain import resolve
+from lewel.errors import RunError, UserError
+from lewel.files import write_atomically
+from lewel.pages.gallery import Gallery
+from lewel.pages.page import report_page
+from lewel.pages.run_data import Picture, Result, RunData
+from lewel.pages.text import (
+    as_text,
+    environment,
+    facts,
+    flat,
+    headline,
+    highlights,
+    progress,
+)
+from lewel.tasks.maps import gallery_of_run
+from lewel.tasks.results import COLUMNS, Row, numbers_of, result_rows
+from lewel.train.run_folder import RunFolder
+
+Galleries = Callable[[Path], Gallery | None]
+RENAMED: dict[Any, str] = {
+    "spread": "embedding_std",
+    "target_spread": "teacher_embedding_std",
+}  # of version 0.1
+MISTAKES = 5  # confusions that are shown of a result
+
+
+def report(
+    runs: list[Path], out: Path | None = None, galleries: Galleries = gallery_of_run
+) -> Path:
+    """Write the page of some runs -> its path."""
+    for run in runs:
+        if not run.is_dir():
+            raise UserError(f"{run} does not exist: expected a run folder.")
+        if not RunFolder(run).config.exists() and not RunFolder(run).metrics.exists():
+            raise UserError(f"{run} holds no run: expected a folder that `lewel pretrain` wrote.")
+    out = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder: expected a file, such as {out / 'report.html'}.")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: the folder {out.parent} does not exist.")
+    page = report_page([read_run(run, galleries) for run in runs])
+    # File names may contain bytes that are not UTF-8.
+    write_atomically(out, lambda aside: aside.write_bytes(page.encode("utf-8", "replace")))
+    return out
+
+
+def read_run(run: Path, galleries: Galleries = gallery_of_run) -> RunData:
+    """The report data of a run, during training or after it."""
+    return Reader(run).data(galleries)
+
+
+class Reader:
+    """Reads a run folder and collects what could not be read in `problems`."""
+
+    def __init__(self, run: Path) -> None:
+        self.run, self.folder = run, RunFolder(run)
+        self.problems: list[str] = []
+
+    def data(self, galleries: Galleries) -> RunData:
+        """The report data."""
+        text = self.text(self.folder.config)
+        config, card = self.config(text), self.card()
+        lines = self.lines(self.folder.metrics)
+        return RunData(
+            name=self.run.resolve().name,
+            path=str(self.run),
+            headline=headline(config, card),
+            progress=progress(config, lines, self.age()),
+            command=self.command() if text else "",
+            config_text=text,
+            highlights=highlights(lines),
+            facts=facts(config, card, lines),
+            settings={key: as_text(value) for key, value in flat(config).items()},
+            metrics=lines,
+            results=self.results(),
+            environment=environment(card),
+            corrupt_images=tuple(
+                (str(line.get("image", "?")), str(line.get("reason", "?")))
+                for line in self.lines(self.folder.corrupt_images)
+            ),
+            views=self.content(self.folder.views),
+            predictions=self.predictions(),
+            gallery=self.gallery(galleries),
+            problems=tuple(self.problems),
+        )
+
+    def text(self, file: Path) -> str:
+        """A text file; empty where there is none."""
+        content = self.content(file)
+        return "" if content is None else content.decode("utf-8", "replace")
+
+    def content(self, file: Path) -> bytes | None:
+        """A file's bytes; None where there is none (a run may be about to write it)."""
+        try:
+            return file.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.problems.append(f"{file.name} cannot be read ({error.strerror}).")
+            return None
+
+    def config(self, text: str) -> dict[str, Any]:
+        """The settings of config.yaml, and a problem if this version does not accept them."""
+        try:
+            config = yaml.safe_load(text) if text else {}
+        except yaml.YAMLError:
+            config = None
+        if not isinstance(config, dict):
+            self.problems.append("config.yaml cannot be read as keys and values.")
+            return {}
+        if config:
+            try:
+                resolve(config, {})
+            except UserError as error:
+                self.problems.append(
+                    f"config.yaml was written by another version and cannot be used unchanged: "
+                    f"{error}"
+                )
+        return config
+
+    def card(self) -> dict[str, Any]:
+        """The content of card.json; empty before the first checkpoint."""
+        text = self.text(self.folder.card)
+        try:
+            card = json.loads(text) if text else {}
+        except ValueError:
+            card = None
+        if not isinstance(card, dict):
+            self.problems.append("card.json cannot be read.")
+            return {}
+        return card
+
+    def lines(self, file: Path) -> list[dict[str, Any]]:
+        """The lines of a .jsonl file; the last one may be half-written."""
+        content, found, damaged = (self.content(file) or b"").split(b"\n"), [], 0
+        for index, line in enumerate(content):
+            try:
+                parsed = json.loads(line) if line.strip() else {}
+            except ValueError:
+                damaged += index < len(content) - 1  # an incomplete last line is being written
+                continue
+            if isinstance(parsed, dict) and parsed:
+                found.append({RENAMED.get(key, str(key)): value for key, value in parsed.items()})
+        if damaged:
+            self.problems.append(f"{damaged} damaged lines of {file.name} were left out.")
+        return found
+
+    def results(self) -> tuple[Result, ...]:
+        """All results, with the paper's numbers."""
+        try:
+            paper = numbers_of(self.run)
+        except UserError:  # reported already, where the settings were read
+            paper = {}
+        try:
+            return tuple(result(row) for row in result_rows(self.run, paper))
+        except (UserError, RunError) as error:
+            self.problems.append(str(error))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            self.problems.append(
+                f"results/ holds entries that this version cannot read ({reason})."
+            )
+        return ()
+
+    def predictions(self) -> tuple[Picture, ...]:
+        """The pictures that segment and detect have written."""
+        files = sorted((self.run / "predictions").glob("*.png"))
+        pairs = [(file.name, self.content(file)) for file in files]
+        return tuple(Picture(name, content) for name, content in pairs if content is not None)
+
+    def gallery(self, galleries: Galleries) -> Gallery | None:
+        """The maps, or None with a problem where they cannot be computed."""
+        try:
+            return galleries(self.run)
+        except (UserError, RunError) as error:
+            self.problems.append(f"The maps could not be shown: {error}")
+            return None
+
+    def command(self) -> str:
+        """The command that repeats the run."""
+        again = self.run.with_name(self.run.resolve().name + "-again")
+        words = ("pretrain", "--recipe", str(self.folder.config), "--out", str(again))
+        return shlex.join(("lewel", *words))  # no path of this Python: pages are opened elsewhere
+
+    def age(self) -> float | None:
+        """Seconds since the last step was written."""
+        try:
+            return time.time() - self.folder.metrics.stat().st_mtime
+        except OSError:
+            return None
+
+
+def result(row: Row) -> Result:
+    """A result as a page shows it."""
+    found = row.result
+    classes = found.get("classes", [])  # older results do not name classes without an image
+    wrong = [entry for entry in found.get("confusion", []) if classes and entry[0] != entry[1]]
+    wrong = sorted(wrong, key=lambda entry: -entry[2])[:MISTAKES]
+    sweep = ", ".join(f"{k}: {value:.1%}" for k, value in found.get("sweep", {}).items())
+    return Result(
+        cells=dict(zip(COLUMNS, row.cells, strict=True)),
+        per_class={name: float(value) for name, value in found.get("per_class", {}).items()},
+        mistakes=tuple(
+            f"{classes[true]} predicted as {classes[predicted]} ({count:,})"
+            for true, predicted, count in wrong
+        ),
+        sweep=sweep,
+    )

@@ -1,0 +1,221 @@
+"""`lewel segment`: semantic segmentation with a dilated FCN on the backbone (section 4.3)."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.optim import SGD
+from torch.utils.data import DataLoader, Dataset
+
+from lewel.config.evaluate import EvaluateConfig, SegmentConfig
+from lewel.data.dense.mask_crops import MaskBatch, MaskCrops, scaled
+from lewel.data.dense.masks import Masked, open_masks
+from lewel.data.sources.images import UnreadableImage
+from lewel.data.sources.source import Source
+from lewel.data.views.augment import augment_colours, normalise
+from lewel.data.views.loader import Order
+from lewel.data.views.resize import resize
+from lewel.data.workers import leave_signals_to_the_parent
+from lewel.errors import RunError, UserError
+from lewel.evaluate.iou import count_pixels, mean_iou
+from lewel.files import write_atomically
+from lewel.interop.backbones import Network
+from lewel.nn.norm import synchronise
+from lewel.ops.ranks import gather, gather_objects, rank, ranks
+from lewel.optim.schedules import poly
+from lewel.pages.segments import side_by_side
+from lewel.tasks.evaluation import EvaluationRun, Task
+from lewel.tasks.outcome import Segmented
+from lewel.tasks.training import plan_training, train_model
+from lewel.train.run import Plan
+from lewel.transfer.dilation import dense
+from lewel.transfer.fcn import FCN
+
+PICTURES = 6
+
+
+def open_for_segment(config: EvaluateConfig, network: Network) -> tuple[Source, Source]:
+    """The training and validation set of images with masks."""
+    assert isinstance(config, SegmentConfig)
+    if config.classes is not None:
+        raise UserError("--classes is for images with one class: segment takes all classes.")
+    return open_masks(
+        config.data,
+        size=config.crop,
+        split=config.split,
+        limit=config.limit,
+        seed=config.seed,
+    )
+
+
+def evaluate_segmentation(run: EvaluationRun) -> dict[str, Any]:
+    """Train an FCN together with the backbone -> its mIoU on whole images."""
+    evaluator, config = run.evaluator, run.evaluator.config
+    train: Masked = evaluator.train  # type: ignore[assignment]
+    val: Masked = evaluator.val  # type: ignore[assignment]
+    assert isinstance(config, SegmentConfig) and train.classes is not None
+    check_pairs(run, train, val)
+    features = dense(run.extractor.backbone, evaluator.network.name)  # type: ignore[arg-type]
+    model = FCN(
+        features.to(run.fabric.device),
+        len(train.classes),
+        channels=config.channels,
+        auxiliary_channels=config.auxiliary_channels,
+    )
+    if config.sync_batch_norm and ranks() > 1:
+        synchronise(model)
+    train_fcn(run, model, train).eval()
+    counts, pictures = predict(run, model, val)
+    about = {"lr": config.rates[0], "output_stride": features.stride, "training_images": len(train)}
+    return {**mean_iou(counts, train.classes), **about, "pictures": pictures}
+
+
+def train_fcn(run: EvaluationRun, model: FCN, source: Masked) -> FCN:
+    """Train all weights on random crops."""
+    config, device = run.evaluator.config, run.fabric.device
+    assert isinstance(config, SegmentConfig)
+    plan = make_plan(run, config, len(source))
+    layout = torch.channels_last if plan.channels_last else torch.contiguous_format
+    model.to(device, memory_format=layout)  # type: ignore[call-overload]
+
+    def inputs(batch: MaskBatch) -> tuple[list[Tensor], Tensor]:
+        pixels = batch.pixels.to(device, non_blocking=True)
+        images = augment_colours(pixels, batch.draws, plan.mean, plan.std)
+        masks = batch.masks.to(device, non_blocking=True)
+        return [images.contiguous(memory_format=layout)], masks.long()
+
+    crops = MaskCrops(source, config.crop, config.short_side, config.seed)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = SGD(weights, lr=0.0, momentum=0.9, weight_decay=config.weight_decay)
+    return train_model(run, model, optimizer, plan, crops, inputs)
+
+
+def make_plan(run: EvaluationRun, config: SegmentConfig, images: int) -> Plan:
+    """The plan of the training; the batch size is at most the number of images."""
+    ranks = run.place.ranks
+    batch = min(config.batch_size, images) // ranks * ranks
+    if batch < 2 * ranks:
+        raise UserError(
+            f"A batch of {batch} (of {images:,} images) is too small for {ranks} devices: "
+            "expected 2 or more images per device. Use a larger --batch-size or fewer --devices."
+        )
+    (rate,), scale = config.rates, batch / config.lr_batch_size
+    schedule = partial(poly, rate * scale, power=config.power, lowest=config.min_lr * scale)
+    order = Order(images, batch, config.seed, 1, rank(), ranks)
+    return plan_training(
+        run,
+        order,
+        config.iterations,
+        schedule,
+        channels_last=config.crop >= 128,
+        saves_epochs=False,
+    )
+
+
+class Pairs(Dataset[tuple[Tensor | None, Tensor | None, str]]):
+    """Images of a source with their masks, or the reason why one cannot be used."""
+
+    def __init__(self, source: Masked, indices: np.ndarray) -> None:
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> tuple[Tensor | None, Tensor | None, str]:
+        index = int(self.indices[position])
+        try:
+            return *self.source.pair(index), ""
+        except UnreadableImage as error:
+            return None, None, f"{self.source.describe(index)}: {error}"
+
+    def loader(self, workers: int) -> "DataLoader[tuple[Tensor | None, Tensor | None, str]]":
+        """A loader of single images, as their shapes differ."""
+        return DataLoader(
+            self,
+            batch_size=None,
+            num_workers=workers,
+            worker_init_fn=leave_signals_to_the_parent,
+        )
+
+
+def check_pairs(run: EvaluationRun, *sources: Masked) -> None:
+    """Read every image and mask once, so that none fails after hours of training."""
+    faults: list[str] = []
+    sources = tuple(source for source in sources if source.name != "scenes")
+    total = sum(len(source) for source in sources)
+    with run.bar(f"checking {total:,} images and masks", total) as bar:
+        for source in sources:
+            mine = np.arange(rank(), len(source), ranks())
+            for _, _, fault in Pairs(source, mine).loader(run.extractor.workers):
+                faults += [fault] if fault else []
+                bar.advance(ranks())
+    faults = gather_objects(faults)
+    if faults:
+        raise RunError(
+            f"{len(faults):,} of {total:,} images with masks cannot be used, for example "
+            f"{min(faults)}. Repair or remove them."
+        )
+
+
+@torch.no_grad()
+def predict(run: EvaluationRun, model: FCN, source: Masked) -> tuple[Tensor, list[str]]:
+    """Pixel counts (N, 3, K) of whole images, distributed over the ranks; pictures."""
+    assert source.classes is not None
+    most = -(-len(source) // ranks())  # equal on all ranks: some take an image twice
+    subset = np.resize(np.arange(len(source)), most * ranks()).reshape(most, ranks())[:, rank()]
+    chosen = np.linspace(0, len(subset) - 1, min(PICTURES, len(subset))).astype(int).tolist()
+    rows: list[Tensor] = []
+    pictures: list[str] = []
+    with run.bar(f"segmenting {len(source):,} images", len(subset)) as bar:
+        for position, pair in enumerate(Pairs(source, subset).loader(run.extractor.workers)):
+            image, mask, fault = pair
+            if image is None or mask is None:
+                raise RunError(f"{fault}.")
+            found = classes_of(run, model, image)
+            rows.append(count_pixels(found, mask, len(source.classes)))
+            if rank() == 0 and position in chosen:
+                pictures.append(keep_picture(run, len(pictures) + 1, image, mask, found))
+            bar.advance(1)
+    order = torch.arange(most * ranks()).view(ranks(), most).T.flatten()[: len(source)]
+    counts = gather(torch.stack(rows).to(run.fabric.device)).cpu()[order]
+    return counts, pictures
+
+
+def classes_of(run: EvaluationRun, model: FCN, image: Tensor) -> Tensor:
+    """The most probable class of each pixel of an image (3, H, W), uint8 (H, W) on the CPU."""
+    config, network = run.evaluator.config, run.evaluator.network
+    assert isinstance(config, SegmentConfig)
+    shape = scaled(image, config.short_side)
+    resized = resize(image, *shape)
+    pixels = resized[None].to(run.fabric.device).float() / 255
+    with run.fabric.autocast():
+        scores = model.scores(normalise(pixels, network.mean, network.std))
+    if scores.shape[2:] != image.shape[1:]:
+        scores = torch.nn.functional.interpolate(scores, image.shape[1:], mode="bilinear")
+    return scores[0].argmax(0).to(torch.uint8).cpu()
+
+
+def keep_picture(run: EvaluationRun, number: int, image: Tensor, *masks: Tensor) -> str:
+    """Write image, ground truth and prediction side by side -> the path in the run folder."""
+    config, evaluator = run.evaluator.config, run.evaluator
+    assert isinstance(config, SegmentConfig)
+    suffix = "-untrained" if evaluator.untrained else ""
+    folder = evaluator.results.folder.parent
+    name = f"predictions/segment-{evaluator.train.name}{suffix}-lr{config.lr}-{number}.png"
+    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    picture = side_by_side(image, *masks)
+    write_atomically(folder / name, lambda aside: picture.save(aside, format="PNG"))
+    return name
+
+
+def segment(backbone: str, config: SegmentConfig, out: Path | None, console: Console) -> Segmented:
+    """The mIoU of the best learning rate, cached or computed now."""
+    result, file = SEGMENT.evaluate_each_lr(backbone, config, out, console, "miou")
+    return Segmented(file, result)
+
+
+SEGMENT = Task("segment", evaluate_segmentation, open_for_segment)

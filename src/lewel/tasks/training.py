@@ -1,0 +1,116 @@
+"""Training of a model on top of a backbone, by the loop of pre-training."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch.optim import Optimizer
+
+from lewel.data.views.loader import Order, Samples
+from lewel.nn.trainable import Trainable
+from lewel.ops.ranks import rank
+from lewel.tasks.evaluation import EvaluationRun
+from lewel.train.checkpoint import Checkpoints
+from lewel.train.display import Display
+from lewel.train.loop import train
+from lewel.train.metrics import Metrics
+from lewel.train.monitor import CorruptImages
+from lewel.train.run import Plan, Training
+
+Model = TypeVar("Model", bound=Trainable)
+
+
+def plan_training(
+    run: EvaluationRun,
+    order: Order,
+    steps: int,
+    learning_rate: Callable[[float], float],
+    *,
+    channels_last: bool = False,
+    saves_epochs: bool = True,
+) -> Plan:
+    """The plan of a training, with the settings that all evaluations share."""
+    network = run.evaluator.network
+    return Plan(
+        order=order,
+        steps=steps,
+        learning_rate=learning_rate,
+        mean=network.mean,
+        std=network.std,
+        channels_last=channels_last,
+        half=run.evaluator.config.precision != "32",
+        devices=run.place.devices,
+        workers=run.extractor.workers,
+        log_every=10,
+        checkpoint_minutes=10,
+        probe_every=0,
+        saves_epochs=saves_epochs,
+    )
+
+
+def train_model(
+    run: EvaluationRun,
+    model: Model,
+    optimizer: Optimizer,
+    plan: Plan,
+    dataset: Samples,
+    inputs: Callable[[Any], tuple[Any, ...]],
+    *,
+    keep: bool = False,
+) -> Model:
+    """Train a model by the loop of pre-training: same devices, progress and resuming.
+
+    `keep` leaves the last checkpoint, for a long evaluation: call `remove_checkpoints` after it.
+    """
+    fabric, folder = run.fabric, training_folder(run)
+    if rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    model.to(fabric.device)
+    checkpoints = Checkpoints(folder / "checkpoints", 1)
+    state = checkpoints.load(lambda text: None)
+    step = None if state is None else int(state["step"])
+    training = Training(
+        fabric=fabric,
+        method=model,
+        optimizer=optimizer,
+        plan=plan,
+        dataset=dataset,
+        inputs=inputs,
+        checkpoints=checkpoints,
+        metrics=Metrics(folder / "metrics.jsonl", resumed_at=step, writes=rank() == 0),
+        corrupt_images=CorruptImages(
+            folder / "corrupt_images.jsonl", plan.order.samples, plan.images_per_epoch, allowed=0.0
+        ),
+        display=Display(plan.steps, step or 0, plan.order.steps_per_epoch, run.console),
+        probe=None,
+        on_save=lambda training: None,
+        config=run.evaluator.settings(),
+        data={},
+    )
+    if state is not None:
+        training.restore(state)
+        run.console.print(f"resumed at step {training.step}", highlight=False)
+    try:
+        train(training)
+    finally:
+        training.display.close()
+    if not keep:
+        remove_checkpoints(run)
+    return model
+
+
+def training_folder(run: EvaluationRun) -> Path:
+    """The folder of an evaluation's metrics and, during training, its checkpoints."""
+    settings = json.dumps(run.evaluator.settings(), sort_keys=True)
+    name = hashlib.sha256(settings.encode()).hexdigest()[:12]
+    # Version 0.1's name: a training that it began resumes.
+    return run.evaluator.results.folder / f"learning-{name}"
+
+
+def remove_checkpoints(run: EvaluationRun) -> None:
+    """Delete the checkpoints; the result and its metrics stay."""
+    if rank() == 0:
+        shutil.rmtree(training_folder(run) / "checkpoints")

@@ -1,0 +1,84 @@
+"""The run folder: its files, and a lock against a second process."""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lewel.errors import RunError, UserError
+from lewel.files import write_atomically
+
+
+class RunFolder:
+    """The paths of all files in a run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.backbone = path / "backbone.safetensors"
+        self.heads = path / "heads.safetensors"
+        self.card = path / "card.json"
+        self.corrupt_images = path / "corrupt_images.jsonl"
+        self.views = path / "views.png"
+        self._lock: TextIO | None = None
+
+    def open(self) -> None:
+        """Create the folder and lock it for this process."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--out {self.path} is a file, expected a folder.")
+        known = not self.path.exists() or self.config.exists()
+        if not known and any(_is_foreign(path) for path in self.path.iterdir()):
+            raise UserError(
+                f"--out {self.path} holds other files and no run: choose a new or empty folder."
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+        except OSError as error:
+            raise UserError(f"--out {self.path} cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers don't hold it
+        except OSError:
+            raise UserError(
+                f"Another process is training in {self.path}: wait for it, or choose another --out."
+            ) from None
+        if (old := self.path / "bad_images.jsonl").exists():  # version 0.1's name
+            old.rename(self.corrupt_images)
+        for partial in self.path.rglob("*.partial"):  # left by a kill; the folder is locked
+            partial.unlink()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def export(self, backbone: nn.Module, head: nn.Module, card: dict[str, Any]) -> None:
+        """Write the backbone under its own state_dict keys, the head, and card.json."""
+        about = {"lewel": json.dumps(card)}
+        write_weights(self.backbone, backbone, about)
+        write_weights(self.heads, head, about)
+        text = json.dumps(card, indent=2) + "\n"
+        write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file was not written by a run that was killed at its start."""
+    return path.name != ".lock" and path.suffix != ".partial"
+
+
+def write_weights(path: Path, module: nn.Module, about: dict[str, str]) -> None:
+    """Write all tensors of a module to a safetensors file, atomically."""
+    tensors: dict[str, Tensor] = {
+        name: value.detach().to("cpu", memory_format=torch.contiguous_format)
+        for name, value in module.state_dict().items()
+    }
+    try:
+        write_atomically(path, lambda aside: save_file(tensors, aside, metadata=about))
+    except SafetensorError as error:
+        raise RunError(f"{path} could not be written ({error}): is the disk full?") from error

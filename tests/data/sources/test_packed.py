@@ -1,0 +1,256 @@
+"""Packed data is read like its source folder, from a disk and from URLs."""
+
+import functools
+import http.server
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+
+from lewel.data.pack import stores
+from lewel.data.pack.format import INDEX
+from lewel.data.sources.images import UnreadableImage, read_image
+from lewel.data.sources.open import open_data
+from lewel.data.sources.packed import Packed
+from lewel.data.sources.source import Data, Source, Subset, blocks_of, digest
+from lewel.data.views.crop import ViewRecipe
+from lewel.data.views.loader import Order, TwoViews, make_loader
+from lewel.errors import UserError
+from tests.data.pack.photos import CLASSES, make_photos, pack
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("data") / "photos", train=90, val=9)
+
+
+@pytest.fixture(scope="module")
+def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packs") / "shards"
+    assert pack(photos, out, "--keep", "--shard-images", "50") == 0
+    return out
+
+
+@pytest.fixture
+def mine(packed: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(packed, tmp_path / "shards"))
+
+
+def opened(place: Path | str) -> Data:
+    return open_data(str(place), image_size=16)
+
+
+def views(source: Source, workers: int = 0, first: int = 0, last: int = 6) -> list[torch.Tensor]:
+    """The first view's pixels of each step."""
+    order = Order(len(source), 16, 3, blocks=blocks_of(source))
+    loader = make_loader(
+        TwoViews(source, [ViewRecipe()], 16, 3), order, first, last, workers, False
+    )
+    return [batch.pixels[0] for batch in loader]
+
+
+def test_packed_data_equals_its_folder(photos: Path, packed: Path) -> None:
+    before, after = opened(photos), opened(packed)
+    for raw, source in ((before.train, after.train), (before.val, after.val)):
+        assert raw is not None and source is not None
+        assert source.classes == CLASSES and source.name == "shards"
+        assert raw.labels is not None and source.labels is not None
+        names = [source.describe(i) for i in range(len(source))]
+        assert sorted(names) == sorted(raw.describe(i) for i in range(len(raw)))
+        for index, name in enumerate(names):
+            assert CLASSES[source.labels[index]] == name.split("/")[1]
+            assert torch.equal(source.read(index), read_image(photos / name))
+    assert after.train is not None
+    order = [after.train.describe(i) for i in range(90)]
+    assert order != sorted(order)  # classes are mixed
+    with pytest.raises(IndexError):
+        after.train.read(90)
+
+
+def test_the_digest_depends_on_the_shards(packed: Path, photos: Path, tmp_path: Path) -> None:
+    source = opened(packed).unlabelled
+    other = tmp_path / "moved"
+    shutil.copytree(packed, other)
+    assert digest(opened(other).unlabelled) == digest(source)
+    assert pack(photos, tmp_path / "another", "--keep", "--seed", "1") == 0
+    assert digest(opened(tmp_path / "another").unlabelled) != digest(source)
+    few, same, others = Subset(source, [1, 2]), Subset(source, [1, 2]), Subset(source, [1, 3])
+    assert digest(few) == digest(same) != digest(others)
+    assert digest(Subset(few, [0])) != digest(few)
+
+
+def test_blocks_follow_the_shards_and_their_subsets(packed: Path) -> None:
+    blocks = blocks_of(opened(packed).unlabelled)
+    assert blocks is not None
+    assert blocks.tolist() == [0] * 32 + [1] * 18 + [2] * 32 + [3] * 8  # shards of 50 and 40
+    limited = open_data(str(packed), image_size=16, limit=20).unlabelled
+    assert isinstance(limited, Subset)
+    assert np.array_equal(blocks_of(limited), blocks[limited.indices])
+
+
+def test_batches_are_the_same_from_any_place_and_with_any_workers(packed: Path) -> None:
+    expected = views(opened(packed).unlabelled)
+    assert len(torch.cat(expected).flatten(1).unique(dim=0)) > 80
+    files = fsspec.filesystem("memory")
+    files.put(str(packed), "/bucket/shards", recursive=True)
+    try:
+        for place in ("memory://bucket/shards", packed.as_uri()):
+            source = opened(place).unlabelled
+            assert source.name == "shards"
+            for one, other in zip(expected, views(source), strict=True):
+                assert torch.equal(one, other)
+    finally:
+        files.rm("/bucket", recursive=True)
+    source = opened(packed).unlabelled
+    for one, other in zip(expected, views(source, workers=2), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(expected[4:], views(source, first=4), strict=True):
+        assert torch.equal(one, other)
+
+
+class Ranges(http.server.SimpleHTTPRequestHandler):
+    """A file server with range requests, as object stores have."""
+
+    requests: list[str] = []  # noqa: RUF012 (one for the class on purpose)
+    fails = fails_all = False
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if self.fails_all or (self.fails and path.suffix == ".tar"):
+            self.send_error(503)
+            return
+        wanted = self.headers.get("Range")
+        if wanted is None or not path.is_file():
+            super().do_GET()
+            return
+        self.requests.append(f"{path.name} {wanted}")
+        start, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        data = path.read_bytes()[start : end + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[str]:
+    Ranges.requests, Ranges.fails, Ranges.fails_all = [], False, False
+    handler = functools.partial(Ranges, directory=str(packed.parent))
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{served.server_port}/shards"
+    served.shutdown()
+    served.server_close()
+
+
+def test_a_block_is_one_request(packed: Path, server: str) -> None:
+    source, local = opened(server).unlabelled, opened(packed).unlabelled
+    for index in np.random.default_rng(0).permutation(90).tolist():
+        assert torch.equal(source.read(index), local.read(index))
+    assert len(Ranges.requests) == len(set(Ranges.requests)) == 4
+    expected = views(local)
+    for one, other in zip(expected, views(source, workers=2), strict=True):  # after a fork
+        assert torch.equal(one, other)
+
+
+def test_the_cache_of_blocks_is_limited(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "CACHE_BYTES", 1)
+    source = opened(server).unlabelled
+    for index in (0, 1, 40, 0):
+        source.read(index)
+    assert len(Ranges.requests) == 3
+
+
+def test_a_request_that_fails_is_repeated_and_reported(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "WAITS", (0.0,))
+    source = opened(server).unlabelled
+    Ranges.fails = True
+    for index in (0, 1):
+        with pytest.raises(UnreadableImage, match=r"train-000000.tar cannot be read \(.*503"):
+            source.read(index)
+    Ranges.fails_all = True
+    with pytest.raises(UserError, match=r"The index of http.* cannot be read \(.*503"):
+        opened(server)
+
+
+def test_a_missing_package_or_protocol_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="is not supported by fsspec"):
+        opened("nonsense://bucket/shards")
+    with pytest.raises(UserError, match="has no index of packed data"):
+        opened("memory://bucket/nothing")
+    monkeypatch.setattr(stores, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'lewel\[remote\]'"):
+        opened("s3://bucket/shards")
+
+
+def corrupt_of(source: Source) -> dict[int, str]:
+    """The reason for each image that cannot be read."""
+    reasons = {}
+    for index in range(len(source)):
+        try:
+            source.read(index)
+        except UnreadableImage as error:
+            reasons[index] = str(error)
+    return reasons
+
+
+def test_a_flipped_bit_is_one_corrupt_image_of_a_named_shard(mine: Path) -> None:
+    source = opened(mine).unlabelled
+    assert isinstance(source, Packed)
+    shard = mine / "train-000001.tar"
+    data = bytearray(shard.read_bytes())
+    start = int(source._samples.offsets[60])
+    data[start + int(source._samples.sizes[60]) // 2] ^= 1
+    shard.write_bytes(data)
+    assert corrupt_of(opened(mine).unlabelled) == {60: "train-000001.tar is damaged"}
+
+
+def test_a_truncated_shard_is_reported_and_its_missing_images_are_corrupt(mine: Path) -> None:
+    source = opened(mine).unlabelled
+    assert isinstance(source, Packed)
+    shard = mine / "train-000000.tar"
+    shard.write_bytes(shard.read_bytes()[: int(source._samples.offsets[30])])
+    again = opened(mine)
+    assert any("train-000000.tar has" in note for note in again.notes)
+    assert corrupt_of(again.unlabelled) == dict.fromkeys(
+        range(30, 50), "train-000000.tar is truncated"
+    )
+
+
+def test_a_missing_shard_is_named(mine: Path) -> None:
+    source = opened(mine).unlabelled
+    (mine / "train-000001.tar").unlink()
+    with pytest.raises(UserError, match=r"lacks 1 of its 3 shards \(train-000001.tar\)"):
+        opened(mine)
+    reasons = corrupt_of(source)
+    assert sorted(reasons) == list(range(50, 90))
+    assert set(reasons.values()) == {"train-000001.tar cannot be read (No such file or directory)"}
+
+
+def test_an_invalid_index_is_one_message(mine: Path) -> None:
+    path = mine / INDEX
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "version": 2}))
+    with pytest.raises(UserError, match="packed by a newer lewel"):
+        opened(mine)
+    path.write_text(json.dumps({**about, "samples": {"sha256": "0"}}))
+    with pytest.raises(UserError, match=r"lewel-samples.npz is damaged"):
+        opened(mine)
+    path.write_text("{")
+    with pytest.raises(UserError, match=r"lewel-index.json is damaged"):
+        opened(mine)
+    path.unlink()
+    with pytest.raises(UserError, match="run the same `lewel pack` command again"):
+        opened(mine)

@@ -1,0 +1,119 @@
+"""A method of another package by an entry point: all commands accept it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lewel.cli.main import run
+from lewel.errors import UserError
+from lewel.methods import registry
+from lewel.methods.registry import find_method, method_names
+from tests.running import metrics, tiny_command
+
+TOY = '''
+"""SimSiam without a predictor, which would collapse: a toy."""
+
+import torch
+from lewel.methods.base import About, Method, Step, embedding_std
+from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
+
+
+class Toy(Method):
+    about = About(name="toy", title="The Toy", summary="a toy", paper="none", counterpart="byol")
+
+    def __init__(self, backbone, *, head: HeadSpec = HeadSpec(), push: float = 1.0) -> None:
+        super().__init__()
+        self.push = push
+        self.student = Encoder(backbone, GlobalHead(backbone.channels, head))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, views):
+        one, two = (self.student(view).pooled for view in views)
+        loss = (one - two.detach()).square().mean() - self.push * one.std(0).mean()
+        return Step(loss, {"embedding_std": embedding_std(one)})
+
+    def after_step(self, progress, keys):
+        self.seen += 1
+        return {"seen": float(self.seen)}
+'''
+BROKEN = "raise RuntimeError('no such luck')"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is on Python's path, as pip leaves it."""
+    site = tmp_path / "site"
+    about = site / "toys-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "toys.py").write_text(TOY)
+    (site / "broken_toys.py").write_text(BROKEN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[lewel.methods]\ntoy = toys:Toy\nbroken = broken_toys:Broken\nbyol = toys:Toy\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    for known in (method_names, find_method, registry._plugins):
+        known.cache_clear()
+    yield site
+    for known in (method_names, find_method, registry._plugins):
+        known.cache_clear()
+
+
+def command(out: Path, *flags: str, push: str = "0.5") -> list[str]:
+    return tiny_command(out, "--method", "toy", "--options.push", push, *flags)
+
+
+def test_it_trains_resumes_evaluates_and_is_reported(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert run(command(whole, "--epochs", "2")) == 0
+    assert "compare with byol" in capsys.readouterr().out
+    assert run(command(out, "--epochs", "1")) == 0
+    assert run(command(out, "--epochs", "2")) == 0
+    assert "resumed at step 4" in capsys.readouterr().out
+    assert [line["seen"] for line in metrics(out)[1:]] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert run(command(out, "--epochs", "2", push="0.7")) == 2
+    assert "options: {'push': 0.5} -> {'push': 0.7}" in capsys.readouterr().err
+    flags = ["--data", "scenes", "--limit", "40", "--workers", "0", "--accelerator", "cpu"]
+    assert run(["knn", str(out), *flags]) == 0
+    assert run(["results", str(out)]) == 0
+    assert "toy" in capsys.readouterr().out
+    assert run(["report", str(out)]) == 0
+    assert "The Toy" in (out / "report.html").read_text()
+
+
+def test_its_settings_are_checked(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run(command(out, "--teacher.momentum", "0.9")) == 2
+    assert "--teacher.momentum has no effect with --method toy" in capsys.readouterr().err
+    assert run(command(out, "--options.pull", "1")) == 2
+    assert "--options.pull is no setting of toy: it has push" in capsys.readouterr().err
+    assert run(command(out, push="hard")) == 2
+    assert "--options.push is 'hard'" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_package_that_cannot_be_imported_is_one_message(installed: Path) -> None:
+    with pytest.raises(UserError, match=r"'broken' of broken_toys:Broken cannot be loaded"):
+        find_method("broken")
+
+
+def test_built_in_methods_are_not_replaced(installed: Path) -> None:
+    assert find_method("byol").__module__ == "lewel.methods.byol"
+    assert method_names()[-2:] == ("broken", "toy")
+
+
+def test_it_is_listed_in_the_help(installed: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lewel", "pretrain", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{installed}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+    )
+    assert "moco_v2, broken, toy" in " ".join(done.stdout.replace("│", " ").split())

@@ -1,0 +1,148 @@
+"""Linear and semi-supervised evaluation from the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lewel.cli.main import run
+from lewel.config.evaluate import FinetuneConfig
+from lewel.config.recipes import list_recipes
+from lewel.data.sources.scenes import Scenes
+from lewel.errors import RunError, UserError
+from lewel.tasks.classify import make_optimizer
+from lewel.tasks.finetune import labelled_subset
+from lewel.train.loop import take_step
+from lewel.transfer.classifier import Classifier
+from tests.conftest import randomise_statistics, small_backbone
+from tests.running import tiny_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("linear") / "run"
+    assert tiny_run(out, "--epochs", "1") == 0
+    return out
+
+
+def words(task: str, backbone: Path, out: Path, *flags: str) -> list[str]:
+    small = ["--limit", "200", "--epochs", "2", "--batch-size", "40", "--workers", "0"]
+    common = ["--data", "scenes", "--out", str(out), "--accelerator", "cpu"]
+    return [task, str(backbone), *common, *small, *flags]
+
+
+def result(out: Path, task: str) -> dict[str, object]:
+    return json.loads((out / "results" / f"{task}.json").read_text())[-1]["result"]
+
+
+def test_a_frozen_backbone_does_not_move_and_the_classifier_does() -> None:
+    backbone = small_backbone()
+    randomise_statistics(backbone)
+    model = Classifier(backbone, 5, frozen=True).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(3):
+        model([torch.randn(8, 3, 16, 16)], torch.randint(5, (8,))).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) == name.startswith("backbone."), name
+
+
+def test_fine_tuning_trains_both_each_at_its_own_learning_rate() -> None:
+    model = Classifier(small_backbone(), 5, frozen=False).train()
+    config = FinetuneConfig(data="scenes", lr=1.0, backbone_lr=0.0001)
+    head, body = make_optimizer(model, config).param_groups
+    assert len(head["params"]) == 2
+    assert body["lr_scale"] == pytest.approx(1e-4)
+    assert {id(p) for p in body["params"]} == {id(p) for p in model.backbone.parameters()}
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_linear_trains_and_prints_its_result(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: str
+) -> None:
+    assert run(words("linear", trained, tmp_path, "--devices", devices)) == 0
+    said = capsys.readouterr().out
+    assert "linear on scenes: top-1" in said
+    assert f"lewel results {tmp_path}" in said
+    assert result(tmp_path, "linear")["images"] == 2000
+    assert not list(tmp_path.glob("results/learning-*/checkpoints"))
+    assert run(words("linear", trained, tmp_path)) == 0
+    assert "cached in" in capsys.readouterr().out
+
+
+def test_an_interrupted_linear_evaluation_resumes_exactly(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(words("linear", trained, tmp_path / "whole")) == 0
+    steps: list[int] = []
+
+    def breaks(training: object, *rest: object) -> object:
+        steps.append(training.step)
+        if len(steps) == 8:
+            raise RunError("the power went")
+        return take_step(training, *rest)
+
+    monkeypatch.setattr("lewel.train.loop.take_step", breaks)
+    assert run(words("linear", trained, tmp_path / "cut")) == 1
+    assert run(words("linear", trained, tmp_path / "cut")) == 0
+    assert "resumed at step 5" in capsys.readouterr().out
+    assert steps == [0, 1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8, 9]
+    one, two = (result(tmp_path / name, "linear") for name in ("whole", "cut"))
+    assert one["confusion"] == two["confusion"]
+
+
+def test_finetune_and_the_supervised_baseline(trained: Path, tmp_path: Path) -> None:
+    assert run(words("finetune", trained, tmp_path, "--labels", "20%")) == 0
+    assert result(tmp_path, "finetune")["labelled"] == pytest.approx(40, abs=5)
+    assert run(words("finetune", trained, tmp_path, "--labels", "100%", "--scratch")) == 0
+    entry = json.loads((tmp_path / "results" / "finetune.json").read_text())[-1]
+    assert entry["settings"]["weights"] == "untrained"
+    assert entry["result"]["labelled"] == 200
+
+
+def test_a_linear_probe_on_cached_features(trained: Path, tmp_path: Path) -> None:
+    assert run(words("linear", trained, tmp_path, "--fast")) == 0
+    assert result(tmp_path, "linear_fast")["top1"] > 0.1
+
+
+def test_a_fraction_of_the_labels_is_balanced_and_seeded() -> None:
+    source = Scenes("train", 16, 500)
+    some, again, other = (labelled_subset(source, "20%", seed) for seed in (1, 1, 2))
+    assert np.array_equal(some.indices, again.indices)
+    assert not np.array_equal(some.indices, other.indices)
+    assert source.labels is not None and some.labels is not None
+    for number in range(10):
+        mine = (source.labels == number).sum()
+        assert (some.labels == number).sum() == max(1, round(0.2 * mine))
+    assert labelled_subset(source, "100%", 0) is source
+
+
+def test_a_list_of_names_must_be_in_the_data(tmp_path: Path) -> None:
+    source = Scenes("train", 16, 50)
+    names = [Path(source.describe(index)).name for index in (3, 7, 11)]
+    (tmp_path / "some.txt").write_text("\n".join(names) + "\n")
+    subset = labelled_subset(source, str(tmp_path / "some.txt"), 0)
+    assert [subset.describe(i) for i in range(3)] == [source.describe(i) for i in (3, 7, 11)]
+    (tmp_path / "some.txt").write_text("\n".join([*names, "n01.JPEG", "n02.JPEG"]))
+    with pytest.raises(UserError, match="2 of the 5 images"):
+        labelled_subset(source, str(tmp_path / "some.txt"), 0)
+    for wrong in ("0%", "101%", "x%", str(tmp_path / "none.txt")):
+        with pytest.raises(UserError, match="expected a fraction"):
+            labelled_subset(source, wrong, 0)
+
+
+CLASSIFIES = [name for name in list_recipes("eval") if name.startswith(("linear", "finetune"))]
+
+
+@pytest.mark.parametrize("name", CLASSIFIES)
+def test_every_recipe_for_classification_runs(trained: Path, tmp_path: Path, name: str) -> None:
+    task = name.split("_")[0]
+    assert run(words(task, trained, tmp_path, "--recipe", name)) == 0
+    assert result(tmp_path, task)["top5"] >= result(tmp_path, task)["top1"]
