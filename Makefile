@@ -1,9 +1,9 @@
-# Two commands: `make demo` and `make test`. Each sets up .venv by itself; a second call is quick.
+# `make demo`, `make test`, `make docs`: each sets up .venv by itself; a second call is quick.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 # Its network is so small that threads wait for each other: one trains, and a process reads beside it.
 demo: export OMP_NUM_THREADS = 1
@@ -24,6 +24,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documentation in site/. A warning, a dead link or anything loaded from another host is an error.
+docs: $(READY)
+	rm -rf site
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python docs/check_links.py site
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "lewel needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
@@ -34,4 +40,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv runs dist build site .cache .pytest_cache .mypy_cache .ruff_cache
