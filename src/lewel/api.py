@@ -9,6 +9,13 @@ from pydantic import ValidationError
 from rich.console import Console
 from torch import nn
 
+from lewel.config.commands import (
+    EmbedConfig,
+    ExportConfig,
+    ImportConfig,
+    MapsConfig,
+    PackConfig,
+)
 from lewel.config.configure import configure
 from lewel.config.evaluate import (
     DetectConfig,
@@ -22,7 +29,6 @@ from lewel.config.evaluate import (
 from lewel.config.recipes import read_recipe
 from lewel.config.settings import Settings, explain
 from lewel.errors import UserError
-from lewel.evaluate.map_selection import Rule
 from lewel.interop.backbones import find_network, open_backbone, plain
 from lewel.interop.lookup import read_card, weights_file
 from lewel.tasks import detect as detect_task
@@ -127,33 +133,17 @@ def detect(
 
 def embed(backbone: Name, data: Name, *, out: Name | None = None, **settings: Any) -> Embedded:
     """Features of every image, written to a .npz or .parquet file."""
-    return embed_task.embed(fspath(backbone), fspath(data), _path(out), **settings)
+    config = _checked(EmbedConfig, settings)
+    return embed_task.embed(fspath(backbone), fspath(data), config, _path(out))
 
 
 def maps(
-    run: Name,
-    images: Name | Sequence[Name],
-    *,
-    n: int = 8,
-    rule: Rule = "different",
-    limit: int = 12,
-    image_size: int | None = None,
-    seed: int = 0,
-    out: Name | None = None,
+    run: Name, images: Name | Sequence[Name], *, out: Name | None = None, **settings: Any
 ) -> Mapped:
     """Alignment maps of a run as heat maps over image files, a folder or `scenes`."""
-    one = isinstance(images, str | PathLike)
-    names = [fspath(images)] if one else [fspath(image) for image in images]  # type: ignore[arg-type, union-attr]
-    return maps_task.maps(
-        Path(run),
-        names,
-        n=n,
-        rule=rule,
-        limit=limit,
-        image_size=image_size,
-        seed=seed,
-        out=_path(out),
-    )
+    given = [images] if isinstance(images, str | PathLike) else images
+    names = [fspath(image) for image in given]
+    return maps_task.maps(Path(run), names, _checked(MapsConfig, settings), _path(out))
 
 
 def where(run: Name, data: Name, **settings: Any) -> Located:
@@ -171,17 +161,18 @@ def export(
     backbone: Name, to: str, *, out: Name | None = None, **settings: Any
 ) -> export_task.Exported:
     """A backbone in another project's format, loaded back and compared."""
-    return export_task.export(fspath(backbone), to, out=_path(out), **settings)
+    config = _checked(ExportConfig, {**settings, "to": to})
+    return export_task.export(fspath(backbone), config, _path(out))
 
 
 def import_(file: Name, *, out: Name | None = None, **settings: Any) -> import_task.Imported:
     """A third-party checkpoint as a folder that every function takes."""
-    return import_task.import_(Path(file), out=_path(out), **settings)
+    return import_task.import_(Path(file), _checked(ImportConfig, settings), _path(out))
 
 
 def pack(source: Name, out: Name, **settings: Any) -> pack_task.PackedShards:
     """Images once into shards that are read fast."""
-    return pack_task.pack(fspath(source), fspath(out), **settings)
+    return pack_task.pack(fspath(source), fspath(out), _checked(PackConfig, settings))
 
 
 def load_backbone(path: Name) -> nn.Module:

@@ -10,6 +10,7 @@ from PIL import Image
 from scipy import stats
 
 from lewel.cli.main import run
+from lewel.config.commands import MapsConfig
 from lewel.data.sources.scenes import Scenes
 from lewel.data.sources.source import Subset
 from lewel.evaluate.views import make_views
@@ -44,7 +45,7 @@ def where(folder: Path, *flags: str, data: str = "scenes") -> int:
 
 
 def test_maps_are_those_of_the_head(trained: Path, photos: Path) -> None:
-    gallery = gallery_of(trained, [photos], n=8, rule="peaked")
+    gallery = gallery_of(trained, [photos], MapsConfig(n=8, rule="peaked"))
     assert sorted(gallery.chosen) == list(range(8)) and gallery.note is None
     model = open_map_model(trained)
     centre, scale = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
@@ -100,7 +101,11 @@ def test_wrong_input_is_one_message(
         (2, ["maps", str(trained)], "No images are given"),
         (2, ["maps", str(photos), str(photos)], "has no config.yaml"),
         (2, ["maps", str(trained), str(photos / "0.png"), str(photos)], "is not a file"),
-        (2, ["maps", str(trained), str(photos), "--n", "0"], "expected 1 or more"),
+        (
+            2,
+            ["maps", str(trained), str(photos), "--n", "0"],
+            "n is '0', but input should",
+        ),
         (1, ["maps", str(trained), str(broken)], "broken.jpg is corrupt"),
         (2, ["where", str(trained), "--data", "nowhere"], "nowhere"),
     ):
@@ -123,11 +128,11 @@ def test_maps_of_a_method_without_maps_come_from_its_projector(
 def test_maps_of_the_heads_of_the_ablations(tmp_path: Path, maps: str) -> None:
     out = tmp_path / maps
     assert tiny_run(out, "--epochs", "1", "--head.maps", maps, "--limit", "8") == 0
-    gallery = gallery_of(out, Scenes("val", size=32, length=2), n=2)
+    gallery = gallery_of(out, Scenes("val", size=32, length=2), MapsConfig(n=2))
     assert gallery.note is not None and (maps == "separate" or maps in gallery.note)
     values = gallery.images[0].views[0].maps
     assert np.ptp(values) == 0 if maps == "uniform" else np.ptp(values) > 0
-    again = gallery_of(out, Scenes("val", size=32, length=2), n=2)
+    again = gallery_of(out, Scenes("val", size=32, length=2), MapsConfig(n=2))
     assert np.array_equal(again.images[1].views[2].maps, gallery.images[1].views[2].maps)
 
 

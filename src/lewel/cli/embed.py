@@ -1,12 +1,13 @@
 """`lewel embed`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 from rich.console import Console
 
 from lewel.cli.output import say
-from lewel.cli.parameters import Backbone, Positive, Whole
+from lewel.cli.parameters import All, Backbone
+from lewel.config.commands import EmbedConfig
 
 
 def embed(
@@ -15,12 +16,7 @@ def embed(
     /,
     *,
     out: Path | None = None,
-    image_size: Positive | None = None,
-    network: str | None = None,
-    limit: Positive | None = None,
-    batch_size: Positive = 256,
-    workers: Whole | None = None,
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    config: Annotated[EmbedConfig, All] = EmbedConfig(),  # noqa: B008
 ) -> None:
     """Write the features of every image to a file; run the same command to resume.
 
@@ -30,32 +26,9 @@ def embed(
         A folder of images, a list, a data set's name, `scenes`, or packed data.
     out
         A .parquet or .npz file; by default features.npz in the run folder, or here.
-    image_size
-        Side of the images in pixels; by default the backbone's own.
-    network
-        The architecture of a third-party checkpoint, where it is no ResNet: timm/NAME.
-    limit
-        Use only so many images.
-    batch_size
-        Images at a time.
-    workers
-        Processes that read images.
-    accelerator
-        Device type.
     """
     from lewel.tasks import embed as task
 
     console = Console()
-    done = task.embed(
-        backbone,
-        data,
-        out,
-        image_size=image_size,
-        backbone=network,
-        limit=limit,
-        batch_size=batch_size,
-        workers=workers,
-        accelerator=accelerator,
-        console=console,
-    )
+    done = task.embed(backbone, data, config, out, console)
     say(console, f"wrote the features of {done.images:,} images to {done.file}")

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from lewel.cli.output import program, say
-from lewel.cli.parameters import Flag, Whole
+from lewel.cli.parameters import All, Flag
+from lewel.config.commands import PackConfig
 from lewel.errors import UserError
 
 
@@ -15,13 +15,8 @@ def pack(
     out: str | None = None,
     /,
     *,
-    size: int = 256,
-    quality: int = 92,
-    keep: Annotated[bool, Parameter(negative=())] = False,
-    shard_images: int = 8192,
-    seed: int = 0,
-    workers: Whole | None = None,
     check: Flag = False,
+    config: Annotated[PackConfig, All] = PackConfig(),  # noqa: B008
 ) -> None:
     """Pack images into shards that are read fast; run the same command to resume or repair.
 
@@ -31,18 +26,6 @@ def pack(
         A folder of images, a list, a data set's name, `scenes`, or packed data.
     out
         The folder that the shards go into, in WebDataset's tar format.
-    size
-        Pixels of the shorter side; images that are smaller stay as they are.
-    quality
-        Quality of the JPEGs.
-    keep
-        Keep the files as they are, of any size; arrays and scenes as PNG, without loss.
-    shard_images
-        Images in a shard.
-    seed
-        Decides the order that the images are stored in.
-    workers
-        Processes that encode images; by default one for each core.
     check
         Only compare the shards of SOURCE (a folder or a URL) with their checksums.
     """
@@ -58,17 +41,7 @@ def pack(
     if out is None:
         raise UserError("Where to? Give a folder for the shards: lewel pack SOURCE OUT.")
     try:
-        done = task.pack(
-            source,
-            out,
-            size=size,
-            quality=quality,
-            keep=keep,
-            shard_images=shard_images,
-            seed=seed,
-            workers=workers,
-            console=console,
-        )
+        done = task.pack(source, out, config, console)
     except KeyboardInterrupt:
         say(console, "stopped: run the same command to resume")
         raise

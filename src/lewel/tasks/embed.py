@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from lewel.config.commands import EmbedConfig
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source, digest
 from lewel.errors import RunError, UserError
@@ -28,14 +29,8 @@ CLAIM = "question"  # version 0.1's name: parts that it wrote are used
 def embed(
     what: str,
     data: str,
+    config: EmbedConfig,
     out: Path | None = None,
-    *,
-    image_size: int | None = None,
-    backbone: str | None = None,
-    limit: int | None = None,
-    batch_size: int = 256,
-    workers: int | None = None,
-    accelerator: str = "auto",
     console: Console | None = None,
 ) -> Embedded:
     """Write path, label and embedding of each image to a .parquet or .npz file.
@@ -47,13 +42,19 @@ def embed(
         raise UserError(f"--out {out} ends in {out.suffix!r}: expected .parquet or .npz.")
     if out.suffix == ".parquet":
         _need_pyarrow()
-    network = find_network(what, backbone, image_size)
-    fabric = open_fabric(placement(1, 1), accelerator, "32", False)
-    source = open_data(data, image_size=network.image_size, limit=limit).unlabelled
+    network = find_network(what, config.backbone, config.image_size)
+    fabric = open_fabric(placement(1, 1), config.accelerator, "32", False)
+    source = open_data(data, image_size=network.image_size, limit=config.limit).unlabelled
     net = open_backbone(what, network).to(fabric.device)
-    many = default_workers(fabric.device) if workers is None else workers
+    workers = default_workers(fabric.device) if config.workers is None else config.workers
     extractor = Extractor(
-        net, network.image_size, network.mean, network.std, fabric.device, batch_size, many
+        net,
+        network.image_size,
+        network.mean,
+        network.std,
+        fabric.device,
+        config.batch_size,
+        workers,
     )
     parts = out.with_name(out.name + ".parts")
     _claim(parts, f"{_of(what)} {network} {digest(source)}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
+from lewel.config.commands import ExportConfig
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
@@ -21,7 +22,6 @@ from lewel.interop.export import (
     mmseg_config,
 )
 from lewel.interop.graphs import (
-    OPSET,
     need_onnx,
     onnx_features,
     program_features,
@@ -70,24 +70,14 @@ class Work:
         return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def export(
-    what: str,
-    to: str,
-    *,
-    out: Path | None = None,
-    backbone: str | None = None,
-    image_size: int | None = None,
-    opset: int = OPSET,
-    partial: bool = False,
-    untrained: bool = False,
-) -> Exported:
+def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported:
     """Write a backbone in another project's format, and load it back to compare."""
-    network = find_network(what, backbone, image_size)
-    _refuse_impossible(what, to, network)
-    if to == "onnx":
+    network = find_network(what, config.backbone, config.image_size)
+    _refuse_impossible(what, config.to, network)
+    if config.to == "onnx":
         need_onnx()
-    path = _target(what, to, out)
-    net = plain(open_backbone(what, network, partial=partial, random_init=untrained))
+    path = _target(what, config.to, out)
+    net = plain(open_backbone(what, network, partial=config.partial, random_init=config.untrained))
     for parameter in net.parameters():
         parameter.requires_grad_(False)
     try:
@@ -95,7 +85,7 @@ def export(
     except OSError as error:
         raise UserError(f"--out {path.parent} cannot be written: {error.strerror}.") from None
     with torch.no_grad():
-        return WRITERS[to](Work(net, network, path, opset))
+        return WRITERS[config.to](Work(net, network, path, config.opset))
 
 
 def _refuse_impossible(what: str, to: str, network: Network) -> None:

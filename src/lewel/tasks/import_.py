@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lewel.config.commands import ImportConfig
 from lewel.errors import UserError
 from lewel.evaluate.results import fingerprint
 from lewel.files import write_atomically
 from lewel.interop.backbones import Network, find_network
 from lewel.interop.lookup import read_card
 from lewel.interop.weights import fill, read_weights
-from lewel.nn.backbone import Stem, exports_of
+from lewel.nn.backbone import exports_of
 from lewel.train.run_folder import RunFolder, write_weights
 
 
@@ -27,15 +28,7 @@ class Imported(NamedTuple):
     initialised: list[str]  # tensors that the file did not have
 
 
-def import_(
-    file: Path,
-    *,
-    out: Path | None = None,
-    backbone: str | None = None,
-    stem: Stem | None = None,
-    image_size: int | None = None,
-    partial: bool = False,
-) -> Imported:
+def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Imported:
     """Write backbone.safetensors and card.json from a checkpoint; no code in it is run."""
     if not file.is_file():
         raise UserError(f"{file} is not a file: expected a checkpoint (.pth, .pt, .safetensors).")
@@ -45,11 +38,11 @@ def import_(
     if folder.path.is_file() or folder.config.exists() or folder.backbone.exists():
         raise UserError(f"--out {folder.path} already exists: choose a new folder.")
     tensors = read_weights(file)
-    network = find_network(file, backbone, image_size)
-    if stem is not None:
-        network = network._replace(stem=stem)
+    network = find_network(file, config.backbone, config.image_size)
+    if config.stem is not None:
+        network = network._replace(stem=config.stem)
     built = network.build()
-    initialised = fill(built.net, tensors, str(file), partial)
+    initialised = fill(built.net, tensors, str(file), config.partial)
     card: dict[str, Any] = {
         "method": "imported",
         "backbone": network.name,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lewel.config.build import build_dataset, build_method
+from lewel.config.commands import MapsConfig
 from lewel.config.pretrain import PretrainConfig, read_config
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES
@@ -107,32 +108,19 @@ def open_images(images: list[str], image_size: int) -> Source:
     return Files(".", [str(Path(image).expanduser()) for image in images], name="images")
 
 
-def gallery_of(
-    run: Path,
-    images: list[Path] | list[str] | Source,
-    *,
-    n: int = 8,
-    rule: Rule = "different",
-    seed: int = 0,
-    limit: int = 12,
-    image_size: int | None = None,
-) -> Gallery:
-    """The first `limit` images, whole and in two views, with n of the run's maps of each."""
-    if rule not in RULES:
-        raise UserError(f"There is no rule {rule!r}: choose one of {', '.join(RULES)}.")
-    if n < 1 or limit < 1:
-        raise UserError(f"--n is {n} and --limit is {limit}: expected 1 or more maps and images.")
-    model = open_map_model(run, image_size=image_size)
+def gallery_of(run: Path, images: list[Path] | list[str] | Source, config: MapsConfig) -> Gallery:
+    """The first images of a source, whole and in two views, with the chosen maps of each."""
+    model = open_map_model(run, image_size=config.image_size)
     if isinstance(images, list):
         source = open_images([str(image) for image in images], model.config.image_size)
     else:
         source = images
-    torch.manual_seed(seed)  # for random maps
-    dataset = model.views(source, seed)
-    indices = np.arange(min(limit, len(source)))
+    torch.manual_seed(config.seed)  # for random maps
+    dataset = model.views(source, config.seed)
+    indices = np.arange(min(config.limit, len(source)))
     views = make_views(dataset, indices)
     shown_maps = [model.maps(pictures) for pictures in (views.whole, *views.views)]
-    chosen, words = _choose(shown_maps, views, rule, n)
+    chosen, words = _choose(shown_maps, views, config.rule, config.n)
     shown = list(
         zip(("input", "view 1", "view 2"), (views.whole, *views.views), shown_maps, strict=True)
     )
@@ -160,7 +148,7 @@ def gallery_of_run(run: Path) -> Gallery | None:
         return None
     config = read_config(folder.config)
     data = open_data(config.data, image_size=config.image_size, classes=config.classes)
-    return gallery_of(run, data.val or data.unlabelled)
+    return gallery_of(run, data.val or data.unlabelled, MapsConfig())
 
 
 def _choose(maps: list[Tensor], views: MapViews, rule: Rule, n: int) -> tuple[list[int], str]:
@@ -185,16 +173,11 @@ def _pixels(picture: Tensor) -> np.ndarray:
 def maps(
     run: Path,
     images: list[Path] | list[str] | Source,
-    *,
-    n: int = 8,
-    rule: Rule = "different",
-    seed: int = 0,
-    limit: int = 12,
-    image_size: int | None = None,
+    config: MapsConfig,
     out: Path | None = None,
 ) -> Mapped:
-    """Write a gallery of maps to maps/ of the run folder, or to another folder."""
-    gallery = gallery_of(run, images, n=n, rule=rule, seed=seed, limit=limit, image_size=image_size)
+    """A gallery of maps, written to maps/ of the run folder or to another one."""
+    gallery = gallery_of(run, images, config)
     return Mapped(gallery, write_gallery(gallery, out or run.expanduser() / "maps"))
 
 

@@ -108,16 +108,8 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Accuracy(Evaluated):
-    """knn, linear and finetune."""
-
-    @property
-    def top1(self) -> float:
-        return float(self.numbers["top1"])
-
-    @property
-    def top5(self) -> float:
-        return float(self.numbers["top5"])
+class ByClass(Evaluated):
+    """A result with an interval and a number for each class."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -129,6 +121,19 @@ class Accuracy(Evaluated):
     def per_class(self) -> dict[str, float]:
         return dict(self.numbers["per_class"])
 
+
+@dataclass(frozen=True)
+class Accuracy(ByClass):
+    """knn, linear and finetune."""
+
+    @property
+    def top1(self) -> float:
+        return float(self.numbers["top1"])
+
+    @property
+    def top5(self) -> float:
+        return float(self.numbers["top5"])
+
     def rows(self) -> dict[str, Any]:
         return {
             "top-1": percent(self.top1),
@@ -138,21 +143,12 @@ class Accuracy(Evaluated):
 
 
 @dataclass(frozen=True)
-class Segmented(Evaluated):
+class Segmented(ByClass):
     """segment."""
 
     @property
     def miou(self) -> float:
         return float(self.numbers["miou"])
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        low, high = self.numbers["interval"]
-        return low, high
-
-    @property
-    def per_class(self) -> dict[str, float]:
-        return dict(self.numbers["per_class"])
 
     def rows(self) -> dict[str, Any]:
         return {

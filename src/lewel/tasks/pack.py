@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from lewel.config.commands import PackConfig
 from lewel.data.pack import check as checking
 from lewel.data.pack.encoding import Encoding
 from lewel.data.pack.format import Index
@@ -30,25 +31,16 @@ class PackedShards(NamedTuple):
         return cls(folder, images, len(shards), size, corrupt)
 
 
-def pack(
-    source: str,
-    out: str,
-    *,
-    size: int = 256,
-    quality: int = 92,
-    keep: bool = False,
-    shard_images: int = 8192,
-    seed: int = 0,
-    workers: int | None = None,
-    console: Console | None = None,
-) -> PackedShards:
+def pack(source: str, out: str, config: PackConfig, console: Console | None = None) -> PackedShards:
     """Pack any data into a folder, or resume an earlier call, or repair damaged shards."""
     if "://" in out:
         raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
-    settings = Settings(Encoding(size, quality, keep), shard_images, seed)
+    settings = Settings(
+        Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
+    )
     packing = Packing(source, Path(out).expanduser(), settings, console or Console())
     beside = cores() if cores() > 1 else 0  # one core encodes in this process
-    index = packing.run(beside if workers is None else workers)
+    index = packing.run(beside if config.workers is None else config.workers)
     return PackedShards.of(out, index, len(packing.corrupt))
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from lewel.data.pack.encoding import MAX_SIDE, Encoded, Encoder, Encoding, encode
+from lewel.data.pack.encoding import Encoded, Encoder, Encoding, encode
 from lewel.data.pack.folder import locked_folder
 from lewel.data.pack.format import (
     INDEX,
@@ -32,7 +32,7 @@ from lewel.data.sources.names import Names
 from lewel.data.sources.open import open_splits
 from lewel.data.sources.source import Source, digest
 from lewel.data.workers import leave_signals_to_the_parent, reader_died
-from lewel.errors import RunError, UserError
+from lewel.errors import RunError
 from lewel.files import write_atomically
 from lewel.ops.randomness import generator
 from lewel.progress import Bar
@@ -50,17 +50,6 @@ class Settings:
     encoding: Encoding
     shard_images: int = 8192
     seed: int = 0  # of the order in which the samples are stored
-
-    def check(self) -> None:
-        """Raise UserError for a value out of its range."""
-        for name, value, low, high in (
-            ("size", self.encoding.size, 16, MAX_SIDE),
-            ("quality", self.encoding.quality, 1, 100),
-            ("shard-images", self.shard_images, 1, 10**9),
-            ("seed", self.seed, 0, 2**63),
-        ):
-            if not low <= value <= high:
-                raise UserError(f"--{name} is {value}: expected {low} to {high:,}.")
 
 
 class Piece(NamedTuple):
@@ -81,7 +70,6 @@ class Packing:
     """Packs data into one folder."""
 
     def __init__(self, data: str, out: Path, settings: Settings, console: Console) -> None:
-        settings.check()
         self.out, self.settings, self.console = out, settings, console
         notes: list[str] = []
         apart, train, val = open_splits(data, settings.encoding.size, notes)
