@@ -31,6 +31,10 @@ ROWS = {
     "h 1": {"groups": 1},
     "h 8": {"groups": 8},
     "without head norm": {"norm": "none"},
+    "temperature 0.1": {"map_temperature": 0.1},
+    "temperature 0.1, separate maps": {"map_temperature": 0.1, "maps": "separate"},
+    "learned temperature": {"map_temperature": "learned"},
+    "learned temperature, uniform maps": {"map_temperature": "learned", "maps": "uniform"},
 }
 
 
@@ -130,3 +134,42 @@ def test_table_5s_first_row_is_moco_v2() -> None:
     moco.load_state_dict(copy.deepcopy(lewel.state_dict()))
     images = views(4, torch.float32)
     assert torch.equal(lewel(images).loss, moco(images).loss)
+
+
+def test_a_lower_temperature_makes_maps_more_peaked() -> None:
+    images = views(2, torch.float32)[0]
+    flat, peaked = (make(LewelB, map_temperature=t).eval().student for t in (1.0, 0.1))
+    peaked.load_state_dict(flat.state_dict())
+    one, two = flat(images).maps, peaked(images).maps
+    assert torch.allclose(two.sum(-1), torch.ones(()))
+    assert torch.special.entr(two).sum(-1).mean() < torch.special.entr(one).sum(-1).mean()
+    assert torch.allclose(two, (one.log() / 0.1).softmax(-1), atol=1e-5)
+
+
+def test_a_learned_temperature_begins_at_the_papers_and_is_trained() -> None:
+    torch.manual_seed(1)
+    plain = make(LewelB)
+    torch.manual_seed(1)
+    learned = make(LewelB, map_temperature="learned")
+    images = views(4, torch.float32)
+    step = learned(images)
+    assert step.loss.item() == plain(images).loss.item()
+    step.loss.backward()
+    assert learned.student.head.log_temperature.grad.abs() > 0
+    assert not learned.teacher.network.head.log_temperature.requires_grad
+
+
+@pytest.mark.parametrize("kind", [MoCoV2, LewelM])
+def test_in_batch_negatives_are_the_keys_of_all_other_images(kind: type) -> None:
+    method = make_method(kind, dim=8, hidden=12, negatives="batch", norm_groups=1).double().train()
+    query, key = (torch.nn.functional.normalize(torch.randn(5, 8).double(), dim=1) for _ in "qk")
+    positive, negative = method.queue.similarities(query, key)
+    assert torch.allclose(positive, (query * key).sum(1))
+    for one in range(5):
+        others = [i for i in range(5) if i != one]
+        assert torch.allclose(negative[one, others], query[one] @ key[others].T)
+        assert negative[one, one] == -torch.inf
+    step = method(views(4))
+    step.loss.backward()
+    method.after_step(0.5, step.keys)
+    assert not [name for name in method.state_dict() if name.startswith("queue")]

@@ -23,6 +23,7 @@ GROUPS = {
         "linear": "Evaluate a backbone by a linear classifier on frozen features.",
         "finetune": "Fine-tune on a fraction of the labels (semi-supervised evaluation).",
         "results": "Compare the results of one or several runs.",
+        "reproduce": "Reproduce the paper's tables and figures with seeds, intervals and controls.",
     },
     "Dense tasks": {
         "segment": "Evaluate a backbone by semantic segmentation with a dilated FCN.",

@@ -29,6 +29,9 @@ class Head(Settings):
         "coupled",
         description="Where maps come from: the projector g, one of their own, random, or pooling.",
     )
+    map_temperature: Annotated[float, Field(gt=0)] | Literal["learned"] = Field(
+        1.0, description="Of the maps' softmax over locations: 1 in the paper, or learned."
+    )
     aligned_projector: Literal["own", "shared"] = Field(
         "own", description="p: a projector of its own, or g once more."
     )
@@ -48,6 +51,9 @@ class Teacher(Settings):
 class Contrast(Settings):
     """InfoNCE and the queue of the MoCo family."""
 
+    negatives: Literal["queue", "batch"] = Field(
+        "queue", description="Of the global loss: the queue, or the batch's other images."
+    )
     queue: int | None = Field(
         None, ge=1, description="Keys in the queue; by default 65536 or a quarter of the images."
     )

@@ -23,7 +23,9 @@ def head_maps(head: torch.nn.Module, features: Tensor) -> Tensor:
     """Features (B, N, C) -> maps (B, K, N)."""
     if isinstance(head, UncoupledHead):
         return head.make_maps(features)
-    if isinstance(head, CoupledHead | GlobalHead):
+    if isinstance(head, CoupledHead):
+        return head.to_maps(head.project(features))
+    if isinstance(head, GlobalHead):
         return softmax_maps(head.project(features))
     raise TypeError(f"{type(head).__name__} has no projector to score locations with")
 

@@ -9,7 +9,7 @@ from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
 from lewel.nn.norm import normalise_in_groups
-from lewel.nn.queue import ContrastSpec, Queue
+from lewel.nn.queue import ContrastSpec, make_negatives
 from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather, local_chunk
@@ -48,7 +48,7 @@ class LewelM(Method):
         shuffle = normalise_in_groups(self.student, contrast.norm_groups)
         self.teacher = Teacher(self.student, teacher, shuffle)
         if self.beta < 1:
-            self.queue = Queue(contrast.queue, head.dim)
+            self.queue = make_negatives(contrast, head.dim)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""

@@ -7,7 +7,7 @@ from lewel.methods.base import About, Method, Step, both, embedding_std
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
 from lewel.nn.norm import normalise_in_groups
-from lewel.nn.queue import ContrastSpec, Queue
+from lewel.nn.queue import ContrastSpec, make_negatives
 from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather
@@ -42,7 +42,7 @@ class MoCoV2(Method):
         self.student = Encoder(backbone, GlobalHead(backbone.channels, head))
         shuffle = normalise_in_groups(self.student, contrast.norm_groups)
         self.teacher = Teacher(self.student, teacher, shuffle)
-        self.queue = Queue(contrast.queue, head.dim)
+        self.queue = make_negatives(contrast, head.dim)
 
     def forward(self, views: list[Tensor]) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""

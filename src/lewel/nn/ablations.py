@@ -34,7 +34,7 @@ class UncoupledHead(CoupledHead):
     def make_maps(self, features: Tensor) -> Tensor:
         """The maps (B, D, N); uniform maps are only h, which give one representation."""
         if self.spec.maps == "separate":
-            return softmax_maps(self.project_maps(features))
+            return self.to_maps(self.project_maps(features))
         if self.spec.maps == "random":
             return self.draw_maps(len(features), features.shape[1], features.device)
         return uniform_maps(features).expand(-1, self.spec.groups, -1)

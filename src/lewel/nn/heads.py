@@ -58,6 +58,7 @@ class AlignedHeadSpec(HeadSpec):
     groups: int = 4  # h of Eq. 2
     aligned_weight: float = 0.5  # beta of Eq. 3
     maps: Maps = "coupled"
+    map_temperature: float | Literal["learned"] = 1.0  # of the maps' softmax
     aligned_projector: Literal["own", "shared"] = "own"
 
 
@@ -87,6 +88,8 @@ class CoupledHead(nn.Module):
                 )
         self.spec = spec
         self.project = spec.mlp(channels, spec.dim)
+        if spec.map_temperature == "learned" and spec.maps in ("coupled", "separate"):
+            self.log_temperature = nn.Parameter(torch.zeros(()))
         if spec.aligned_projector == "own":
             self.project_aligned = spec.mlp(channels, spec.aligned_dim)
 
@@ -94,8 +97,13 @@ class CoupledHead(nn.Module):
         """Features (B, N, C) -> z (B, D), z_k (B, D/h, c), W (B, D, N)."""
         pooled = features.mean(1, keepdim=True)
         out = self.project(torch.cat([pooled, features], 1))  # one call: shared BN statistics
-        maps = softmax_maps(out[:, 1:])
+        maps = self.to_maps(out[:, 1:])
         return Embeddings(out[:, 0], self.align(features, maps), maps)
+
+    def to_maps(self, scores: Tensor) -> Tensor:
+        """Scores at each location (B, N, D) -> maps (B, D, N)."""
+        given = self.spec.map_temperature
+        return softmax_maps(scores, self.log_temperature.exp() if given == "learned" else given)
 
     def align(self, features: Tensor, maps: Tensor) -> Tensor:
         """Features aggregated by the maps (B, D, N) and projected by p: (B, D/h, c)."""

@@ -1,16 +1,20 @@
-"""The queue of MoCo: embeddings of earlier batches as negatives."""
+"""Negatives of the global loss: MoCo's queue of earlier batches, or the batch itself."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lewel.ops.ranks import gather, local_chunk
 
 
 @dataclass(frozen=True)
 class ContrastSpec:
     """Settings of contrastive methods; the defaults are MoCo v2's."""
 
+    negatives: Literal["queue", "batch"] = "queue"  # batch: a control beyond the paper
     queue: int = 65_536  # keys
     temperature: float = 0.2  # tau of Eq. 4
     symmetric: bool = False  # each view as the query once
@@ -41,3 +45,23 @@ class Queue(nn.Module):
         places = (self.position + torch.arange(len(keys), device=keys.device)) % size
         self.keys[places] = keys.to(self.keys.dtype)
         self.position.copy_((self.position + len(keys)) % size)
+
+
+class InBatch(nn.Module):
+    """The keys of all other images of the global batch, with the queue's interface."""
+
+    def similarities(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarities of unit queries (B, D) to their keys (B,) and to all others (B, R B)."""
+        others = gather(key)
+        with torch.autocast(query.device.type, enabled=False):
+            positive, negative = (query * key).sum(1), query @ others.T
+        own = local_chunk(torch.eye(len(others), dtype=torch.bool, device=query.device))
+        return positive, negative.masked_fill(own, -torch.inf)
+
+    def enqueue(self, keys: Tensor) -> None:
+        """Nothing is kept."""
+
+
+def make_negatives(spec: ContrastSpec, dim: int) -> Queue | InBatch:
+    """Where the negatives of keys (B, dim) come from."""
+    return Queue(spec.queue, dim) if spec.negatives == "queue" else InBatch()

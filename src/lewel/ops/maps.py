@@ -6,7 +6,7 @@ from torch import Tensor
 from lewel.ops.precision import unit
 
 
-def softmax_maps(scores: Tensor, temperature: float = 1.0) -> Tensor:
+def softmax_maps(scores: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
     """Scores at each location (B, N, D) -> D maps over the locations, (B, D, N).
 
     The scores are l2-normalised over the channels at each location; then each channel is

@@ -1,0 +1,129 @@
+"""`lewel reproduce`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from lewel.cli.output import program, say, wide
+from lewel.cli.parameters import Flag, Positive
+from lewel.data.workers import cores
+from lewel.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from lewel.config.reproduce import Experiment
+    from lewel.tasks.reproduction_plan import Backbone, Setup
+
+
+def reproduce(
+    *experiments: str,
+    scale: Literal["paper", "small", "minutes"] = "minutes",
+    seeds: Positive = 3,
+    only: str | None = None,
+    data_root: Path = Path("data"),
+    jobs: Positive | None = None,
+    out: Path = Path("runs/reproduce"),
+    list: Flag = False,
+    slurm: Flag = False,
+) -> None:
+    """Reproduce the paper's tables and figures with seeds, intervals and controls.
+
+    Parameters
+    ----------
+    experiments
+        table1 ... table9, figure3a, figure3b, figure5, maps; by default all.
+    scale
+        The paper's, hours on a CPU (small), or minutes on the embedded data.
+    seeds
+        So many seeds, from 0; a higher number adds to what is done.
+    only
+        Only backbones whose name contains this.
+    data_root
+        The folder of the data sets.
+    jobs
+        Backbones at a time, one thread each; by default one for each core.
+    out
+        The folder of all backbones, results and pages.
+    list
+        Show what is done and how long the rest takes, and stop.
+    slurm
+        Write an array job and the script of each backbone, and stop.
+    """
+    from lewel.config.reproduce import choose_experiments
+    from lewel.tasks.reproduce import Worker
+    from lewel.tasks.reproduction_plan import Setup, check_data, plan
+
+    console = Console()
+    chosen = choose_experiments([*experiments])
+    setup = Setup(scale, out / scale, data_root)
+    queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
+    if not queue:
+        raise UserError(f"--only {only}: no backbone has this in its name; --list shows all.")
+    if list:
+        show_state(console, queue, jobs or cores())
+        return
+    if slurm:
+        from lewel.tasks.reproduction_slurm import write_jobs
+
+        script = write_jobs(queue, setup)
+        say(console, f"wrote {len(queue)} jobs to {script.parent}", "next:", f"  sbatch {script}")
+        return
+    check_data(queue, setup)
+    many = sum(len(one.parts()) for one in queue)
+    say(console, f"{len(queue)} backbones, {many} parts, scale {scale}: {setup.scale.title}.")
+    worker = Worker(jobs or cores(), lambda text: say(console, text))
+    failed = worker.work(queue)
+    finish(console, chosen, setup, seeds, failed)
+
+
+def finish(
+    console: Console, chosen: "dict[str, Experiment]", setup: "Setup", seeds: int, failed: int
+) -> None:
+    """Write the pages, and print which orderings hold."""
+    from lewel.pages.reproduction import write_pages
+    from lewel.tasks.reproduction_tables import show
+
+    tables = [show(name, one, setup, range(seeds)) for name, one in chosen.items()]
+    written = write_pages(tables, setup.scale.title, setup.out / "pages")
+    for shown in tables:
+        say(console, *(f"{shown.name}: {ordering.text()}" for ordering in shown.orderings))
+    say(console, *(f"wrote {path}" for path in written))
+    if failed:
+        raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
+    say(console, "next:", f"  {program()} reproduce --scale {setup.scale_name} --seeds {seeds + 2}")
+
+
+def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:
+    """Every backbone, what is done of it, and the time that is left."""
+    from lewel.tasks.reproduce import state_of
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("backbone", "done", "to do", "failed", "minutes spent", "minutes left"):
+        table.add_column(name, no_wrap=True)
+    parts = state_of(queue)
+    for one in queue:
+        mine = [part for part in parts if part.backbone is one]
+        done = [part for part in mine if part.state == "done"]
+        failed = [part.name for part in mine if part.state == "failed"]
+        left = [part for part in mine if part.state != "done"]
+        known = [part.seconds for part in left if part.seconds is not None]
+        table.add_row(
+            one.folder.name,
+            f"{len(done)} of {len(mine)}",
+            ", ".join(part.name for part in left if part.state != "failed"),
+            ", ".join(failed),
+            f"{sum(part.seconds or 0 for part in done) / 60:.1f}",
+            f"{sum(known) / 60:.1f}" if len(known) == len(left) else "unknown",
+        )
+    wide(console, 200).print(table)
+    left_parts = [part for part in parts if part.state != "done"]
+    spent = sum(part.seconds or 0 for part in parts if part.state == "done")
+    known_left = sum(part.seconds or 0 for part in left_parts)
+    unknown = sum(part.seconds is None for part in left_parts)
+    say(
+        console,
+        f"spent {spent / 3600:.2f} core-hours; left about {known_left / 3600:.2f}, "
+        f"{known_left / 3600 / jobs:.2f} hours with --jobs {jobs}"
+        + (f", and {unknown} parts of unknown length" if unknown else ""),
+    )

@@ -1,0 +1,47 @@
+"""Means over seeds with their intervals, and what they decide about an ordering."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Literal, NamedTuple
+
+# 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom.
+T_QUANTILES = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
+    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
+    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+)  # fmt: skip
+
+Verdict = Literal["holds", "undecided", "contradicted"]
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and half the width of its 95 % interval; None for a single seed."""
+
+    mean: float
+    margin: float | None
+    seeds: int
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of a number over seeds, with Student's 95 % interval."""
+    if len(values) < 2:
+        return Estimate(fmean(values), None, len(values))
+    freedom = len(values) - 1
+    quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else 1.96
+    return Estimate(fmean(values), quantile * stdev(values) / math.sqrt(len(values)), len(values))
+
+
+def paired_difference(one: dict[int, float], two: dict[int, float]) -> Estimate | None:
+    """The mean of one - two over the seeds that both have; None where there are none."""
+    seeds = sorted(one.keys() & two.keys())
+    return estimate([one[seed] - two[seed] for seed in seeds]) if seeds else None
+
+
+def verdict(difference: Estimate | None) -> Verdict:
+    """Whether "better" is decided by the interval of a paired difference."""
+    if difference is None or difference.margin is None:
+        return "undecided"
+    if difference.mean - difference.margin > 0:
+        return "holds"
+    return "contradicted" if difference.mean + difference.margin < 0 else "undecided"

@@ -1,0 +1,131 @@
+"""`lewel reproduce`: the paper's experiments as a queue that can be stopped anywhere.
+
+Each backbone is a folder with a file for every part that is done.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from lewel.errors import Interrupted
+from lewel.files import write_atomically
+from lewel.tasks.reproduction_plan import Backbone
+from lewel.train.interrupt import STOPPING
+
+
+class Worker:
+    """Works through a queue, some backbones at a time, until it is done or a signal stops it."""
+
+    def __init__(self, jobs: int, report: Callable[[str], None]) -> None:
+        self.jobs, self.report = jobs, report
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.stopped: int | None = None
+        self.failed = 0
+
+    def work(self, queue: list[Backbone]) -> int:
+        """Do all that is not done -> how many parts failed; raises Interrupted after a signal."""
+        before = {number: signal.signal(number, self.stop) for number in STOPPING}
+        try:
+            for group in (True, False):  # controls need a pre-trained run's folder
+                chosen = [one for one in queue if (one.row.kind == "pretrained") is group]
+                with ThreadPoolExecutor(self.jobs) as pool:
+                    list(pool.map(self.do, chosen))
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.stopped is not None:
+            raise Interrupted(self.stopped)
+        return self.failed
+
+    def stop(self, number: int, frame: object) -> None:
+        """Let running commands save and end; begin no other."""
+        self.stopped = number
+        for process in list(self.running):
+            process.send_signal(signal.SIGTERM)
+
+    def do(self, one: Backbone) -> None:
+        """All parts of a backbone; a part that fails leaves out only what needs it."""
+        for part in one.parts():
+            if self.stopped is not None:
+                return
+            needs_run = part not in ("pretrain", "step_times")
+            # A run that is not finished has weights too, which nothing may be said of.
+            trained = (one.source.parent / "pretrain.done.json").exists()
+            if (trained or not needs_run) and one.seconds(part) is None:
+                self.do_part(one, part)
+
+    def do_part(self, one: Backbone, part: str) -> None:
+        """One command, and a file that says how it ended."""
+        one.folder.mkdir(parents=True, exist_ok=True)
+        begun, before = time.monotonic(), one.seconds(part, "spent.json") or 0.0
+        code, last = self.call(one.command(part), one.file(part, "log"))
+        seconds = round(before + time.monotonic() - begun, 1)
+        if code == 0:
+            one.file(part, "failed.txt").unlink(missing_ok=True)
+            self.keep(one.file(part, "done.json"), seconds)
+            self.report(f"{one.folder.name}, {part}: done in {seconds:.0f} s")
+        elif self.stopped is not None:
+            self.keep(one.file(part, "spent.json"), seconds)
+        else:
+            self.failed += 1
+            one.file(part, "failed.txt").write_text(last + "\n")
+            self.report(f"{one.folder.name}, {part}: failed: {last}")
+
+    def keep(self, file: Path, seconds: float) -> None:
+        text = json.dumps({"seconds": seconds})
+        write_atomically(file, lambda aside: aside.write_text(text))
+
+    def call(self, words: list[str], log: Path) -> tuple[int, str]:
+        """Run a command in a process of its own, on one thread -> exit code and last line."""
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "lewel", *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C reaches it through this process alone
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            self.running.add(process)
+            if self.stopped is not None:  # a signal came in between
+                process.send_signal(signal.SIGTERM)
+            code = process.wait()
+            self.running.discard(process)
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return code, lines[-1] if lines else f"exit code {code}"
+
+
+class Part(NamedTuple):
+    """A part of a queue, and how far it is."""
+
+    backbone: Backbone
+    name: str
+    state: str
+    seconds: float | None  # spent, or expected from others like it; None where nothing is known
+
+
+def state_of(queue: list[Backbone]) -> list[Part]:
+    """Every part with its state."""
+    measured: dict[str, list[float]] = {}
+    for one in queue:
+        for part in one.parts():
+            if (seconds := one.seconds(part)) is not None:
+                measured.setdefault(part, []).append(seconds)
+    out = []
+    for one in queue:
+        for part in one.parts():
+            seconds, state = one.seconds(part), "done"
+            if seconds is None:
+                like = measured.get(part)
+                seconds = sum(like) / len(like) if like else None
+                failed, begun = one.file(part, "failed.txt"), one.file(part, "log")
+                state = "failed" if failed.exists() else "begun" if begun.exists() else "to do"
+            out.append(Part(one, part, state, seconds))
+    return out

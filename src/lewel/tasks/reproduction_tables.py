@@ -1,0 +1,129 @@
+"""What the finished parts of a reproduction show: means over seeds, differences, orderings."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from lewel.config.paper import read_paper
+from lewel.config.reproduce import Experiment, Row
+from lewel.evaluate.statistics import Estimate, Verdict, estimate, paired_difference, verdict
+from lewel.pages.reproduction import Cell, Ordering, Shown, TableRow
+from lewel.tasks.reproduction_plan import Backbone, Setup, applies
+
+Values = dict[int, float]  # by seed
+
+
+class Measured(NamedTuple):
+    """The numbers of a row, by evaluation and seed."""
+
+    row: Row
+    values: dict[str, Values]
+
+
+def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) -> Shown:
+    """An experiment as far as it is done."""
+    seeds, scale = list(seeds), setup.scale
+    rows = experiment.rows_at(setup.scale_name)
+    names = [one for one in experiment.evaluations if one in scale.evaluations]
+    measured = {row.name: measure(row, experiment, setup, names, seeds) for row in rows}
+    return Shown(
+        name=name,
+        title=experiment.title,
+        columns=[scale.evaluations[one].title for one in names],
+        axis=experiment.axis,
+        rows=[
+            TableRow(
+                name=row.name,
+                control=row.control,
+                x=row.x,
+                baseline=row.baseline,
+                cells=[cell(row, one, measured, experiment) for one in names],
+            )
+            for row in rows
+        ],
+        orderings=[
+            ordering(claim.better, claim.worse, one, scale.evaluations[one].title, measured)
+            for claim in experiment.claims
+            for one in names
+            if {claim.better, claim.worse} <= measured.keys()
+        ],
+        pictures=pictures(experiment, setup, seeds),
+        notes=step_times(setup) if experiment.shows == "step times" else [],
+    )
+
+
+def measure(
+    row: Row, experiment: Experiment, setup: Setup, names: list[str], seeds: list[int]
+) -> Measured:
+    """All numbers of a row that are there."""
+    values: dict[str, Values] = {}
+    for name in names:
+        if applies(row.kind, setup.scale, name):
+            part = setup.scale.canonical(name)
+            found = {s: Backbone(setup, row, experiment.base, s).number(part) for s in seeds}
+            values[name] = {seed: 100 * v for seed, v in found.items() if v is not None}
+    return Measured(row, values)
+
+
+def cell(row: Row, evaluation: str, measured: dict[str, Measured], experiment: Experiment) -> Cell:
+    """One number: ours, its difference to the row's baseline, and the paper's."""
+    mine = measured[row.name].values.get(evaluation, {})
+    base = measured[row.baseline].values.get(evaluation, {}) if row.baseline in measured else {}
+    return Cell(
+        ours=estimate(list(mine.values())) if mine else None,
+        difference=paired_difference(mine, base),
+        paper=papers_number(row, evaluation, experiment),
+    )
+
+
+def papers_number(row: Row, evaluation: str, experiment: Experiment) -> float | None:
+    """The paper's first metric for a row, where its table has the row."""
+    if experiment.paper is None or row.control:
+        return None
+    at_paper = Backbone(Setup("paper", Path(), Path()), row, experiment.base, 0)
+    for table in read_paper().tables:
+        for stated in table.rows if table.table == experiment.paper else []:
+            same = stated.recipe == at_paper.recipe and stated.settings == dict(row.settings)
+            if same and stated.numbers.get(evaluation, [None])[0] is not None:
+                return stated.numbers[evaluation][0]
+    return None
+
+
+def ordering(
+    better: str, worse: str, evaluation: str, title: str, measured: dict[str, Measured]
+) -> Ordering:
+    """An ordering of the paper: holds, undecided or contradicted at this scale."""
+    one, two = (measured[name].values.get(evaluation, {}) for name in (better, worse))
+    difference: Estimate | None = paired_difference(one, two)
+    decided: Verdict = verdict(difference)
+    return Ordering(better, worse, title, difference, decided)
+
+
+def pictures(experiment: Experiment, setup: Setup, seeds: list[int]) -> list[tuple[str, Path]]:
+    """The maps of an experiment's backbones, where they are drawn."""
+    if experiment.shows != "maps":
+        return []
+    found = []
+    for row in experiment.rows_at(setup.scale_name):
+        file = Backbone(setup, row, experiment.base, seeds[0]).folder / "maps" / "maps.png"
+        found += [(row.name, file)] if file.exists() else []
+    return found
+
+
+def step_times(setup: Setup) -> list[str]:
+    """Ratios of the times of training steps, beside the paper's."""
+    row = Row(name="step times", method="byol", kind="step_times")
+    file = Backbone(setup, row, "imagenet", 0).folder / "step_times" / "step.json"
+    if not file.exists():
+        return ["Step times are not measured yet."]
+    steps = json.loads(file.read_text())["steps"]
+    (table,) = (one for one in read_paper().tables if one.table == 9)
+    stated = {one.system: one.numbers["time"][0] for one in table.rows}
+    out = []
+    for one, base in (("LEWEL_B", "BYOL"), ("LEWEL_M", "MoCo v2")):
+        ours = steps[one]["seconds"] / steps[base]["seconds"]
+        top, bottom = stated[one], stated[base]
+        theirs = f"{top / bottom:.2f}" if top is not None and bottom is not None else "none"
+        out.append(f"{one} / {base}: {ours:.2f} (the paper: {theirs} of an epoch's time on GPUs)")
+    return out

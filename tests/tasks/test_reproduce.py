@@ -1,0 +1,186 @@
+"""The queue of `lewel reproduce`: it survives a stop, and its pages follow from its runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lewel.cli.main import run
+from lewel.config import reproduce as config
+from lewel.config.reproduce import Experiment, Measurement, Scale
+from lewel.tasks import reproduction_plan
+from lewel.tasks.reproduction_plan import Setup, plan
+from lewel.tasks.reproduction_slurm import write_jobs
+
+SCALE = {
+    "title": "a test",
+    "needs": "nothing",
+    "data": "scenes",
+    "recipes": {"imagenet": {"byol": "scenes_byol", "lewel_b": "scenes_demo"}},
+    "settings": {
+        **{"epochs": 1, "limit": 64, "batch_size": 8, "image_size": 16, "knn.every": 0},
+        **{"workers": 0, "head.hidden": 16, "head.dim": 8, "log_every": 1},
+    },
+    "evaluations": {
+        "knn": {
+            **{"title": "k-NN", "task": "knn", "data": "scenes", "metric": "top1"},
+            "settings": {"limit": 40, "workers": 0},
+        }
+    },
+}
+EXPERIMENT = {
+    "title": "Table 1: a test",
+    "paper": 1,
+    "evaluations": ["knn"],
+    "rows": [
+        {"name": "BYOL", "method": "byol"},
+        {"name": "LEWEL_B", "method": "lewel_b", "baseline": "BYOL"},
+        {"name": "random init", "method": "byol", "kind": "random_init", "control": True},
+        {"name": "broken", "method": "byol", "settings": {"optim.lr": 1e30}},
+    ],
+    "claims": [{"better": "LEWEL_B", "worse": "BYOL"}],
+}
+DRIVER = """
+import json, sys
+from lewel.config import reproduce as config
+from lewel.config.reproduce import Experiment, Scale
+from lewel.tasks import reproduction_plan
+
+scale, experiment = json.loads(sys.argv[1])
+scales = {**config.read_scales(), "minutes": Scale.model_validate(scale)}
+reproduction_plan.read_scales = lambda: scales
+config.read_experiments = lambda: {"table1": Experiment.model_validate(experiment)}
+from lewel.cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def start(out: Path, *words: str, rows: int = 4) -> "subprocess.Popen[str]":
+    experiment = {**EXPERIMENT, "rows": EXPERIMENT["rows"][:rows]}
+    given = json.dumps([SCALE, experiment])
+    command = ["reproduce", "--out", str(out), "--seeds", "2", "--jobs", "2", *words]
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, given, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+    out = tmp_path_factory.mktemp("reproduce") / "out"
+    process = start(out)
+    output, _ = process.communicate(timeout=300)
+    return out, output, process.returncode
+
+
+def test_a_failed_row_is_one_line_and_the_others_are_done(finished: tuple[Path, str, int]) -> None:
+    out, output, code = finished
+    assert code == 1 and "2 parts failed" in output and "Traceback" not in output
+    failed = [line for line in output.splitlines() if ": failed: " in line]
+    assert len(failed) == 2 and all("lr=1e+30" in line for line in failed)
+    assert "table1: LEWEL_B > BYOL, k-NN: " in output
+    folder = out / "minutes" / "backbones"
+    assert json.loads((folder / "scenes_byol-seed1" / "knn.done.json").read_text())["seconds"] > 0
+    assert (folder / "random_init-scenes_byol-seed0" / "knn.done.json").exists()
+
+
+def test_the_page_has_means_intervals_and_the_papers_numbers(
+    finished: tuple[Path, str, int],
+) -> None:
+    pages = finished[0] / "minutes" / "pages"
+    text = (pages / "table1.md").read_text()
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:2] == "| "}
+    assert {"BYOL", "LEWEL_B", "random init (control)"} <= rows.keys()
+    assert rows["LEWEL_B"].count("±") == 2  # its mean and its difference to BYOL
+    assert "| broken | - |" in text
+    page = (pages / "index.html").read_text()
+    assert "Table 1: a test" in page and "random init (control)" in page
+
+
+def test_the_list_shows_states_and_time(finished: tuple[Path, str, int]) -> None:
+    process = start(finished[0], "--list")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    (line,) = (
+        line for line in output.splitlines() if line.startswith("scenes_byol-lr=1e+30-seed0")
+    )
+    assert "pretrain" in line and "0 of 2" in line
+    assert "core-hours" in output
+
+
+def test_a_stopped_queue_resumes_to_the_same_page(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(out, rows=3)
+    backbones = out / "minutes" / "backbones"
+    deadline = time.monotonic() + 120
+    while not list(backbones.glob("*/pretrain.done.json")):  # the first is done, others are not
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "run the same command to resume" in output
+    assert len(list(backbones.glob("*/knn.done.json"))) < 6
+    process = start(out, rows=3)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    other = finished[0] / "minutes" / "pages" / "table1.md"
+    mine = (out / "minutes" / "pages" / "table1.md").read_text()
+    broken = "| broken | - |\n"
+    assert mine == other.read_text().replace(broken, "")
+
+
+def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup("paper", tmp_path / "paper", Path("data"))
+    queue = plan(config.choose_experiments(["table1", "table5"]), setup, range(3))
+    script = write_jobs(queue, setup)
+    text = script.read_text()
+    assert f"--array=0-{len(queue) - 1}" in text and "--signal=USR1@120" in text
+    scripts = sorted(script.parent.glob("*.sh"))
+    assert len(scripts) == len(queue)
+    for path in scripts:
+        subprocess.run(["bash", "-n", str(path)], check=True)
+    one = (script.parent / "imagenet100_lewel_m_240ep-maps=separate-seed2.sh").read_text()
+    assert "lewel pretrain imagenet --recipe imagenet100_lewel_m_240ep" in one
+    assert "--head.maps separate --seed 2" in one and "lewel linear" in one
+
+
+def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["table10"], "There is no 'table10'"),
+        (["--scale", "small", "--data-root", str(tmp_path)], "needs"),
+        (["--only", "vgg"], "no backbone has this in its name"),
+        (["--seeds", "0"], "--seeds"),
+    ):
+        assert run(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_tables_at_the_scale_of_minutes(tmp_path: Path) -> None:
+    words = ["reproduce", "table5", "figure5", "table9", "--seeds", "2", "--out", str(tmp_path)]
+    assert run(words) == 0
+    pages = tmp_path / "minutes" / "pages"
+    assert "both, coupled > both" in (pages / "table5.md").read_text()
+    assert "LEWEL_B / BYOL: " in (pages / "table9.md").read_text()
+    assert (pages / "index.html").read_text().count("data:image/png;base64,") == 2
+
+
+def test_models_refuse_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="unknown rows"):
+        Experiment.model_validate({**EXPERIMENT, "claims": [{"better": "a", "worse": "BYOL"}]})
+    with pytest.raises(ValueError, match="same name"):
+        Experiment.model_validate({**EXPERIMENT, "rows": [*EXPERIMENT["rows"]] * 2})
+    assert Scale.model_validate(SCALE).evaluations["knn"].metric == "top1"
+    assert Measurement.model_fields["metric"].is_required()
+    assert reproduction_plan.applies("random_init", Scale.model_validate(SCALE), "knn")
