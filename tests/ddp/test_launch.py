@@ -23,6 +23,11 @@ from tests.running import metrics, tiny_command, tiny_run
 # Two ShuffleBN groups on one device equal two devices, so all these runs are the same.
 SAME = ("--method", "lewel_m", "--optim.lr", "0.0001", "--contrast.norm-groups", "2")
 SLOWLY = ("--limit", "80", "--epochs", "8", "--checkpoint-minutes", "60", "--log-every", "1")
+SLOW_SAVE = """
+import time, torch
+save = torch.save
+torch.save = lambda *a, **k: (time.sleep(3), save(*a, **k))[1]
+"""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
@@ -119,14 +124,22 @@ def test_a_requeue_signal_saves_and_requeues_the_slurm_job(
         "SLURM_NODELIST": "127.0.0.1",
         "MASTER_PORT": str(21000 + os.getpid() % 20000),
     }
+    slow = tmp_path / "slow"  # a save that takes three seconds, as on a large network
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(SLOW_SAVE)
+    job["PYTHONPATH"] = f"{slow}:{os.environ.get('PYTHONPATH', '')}"
     tasks = [
         start(out, *SAME, *SLOWLY, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank)
         for rank in ("0", "1")
     ]
     wait_for_step(out, 2, tasks[0])
     tasks[1].send_signal(signal.SIGUSR1)  # one task gets it, both stop
+    while tasks[1].poll() is None:
+        time.sleep(0.05)
+    assert requeued.exists()  # no rank leaves before the checkpoint is saved and the job requeued
     said = [task.communicate(timeout=60)[0] for task in tasks]
-    assert [task.returncode for task in tasks] == [138, 138], said
+    # srun --kill-on-bad-exit ends all tasks with the first that fails: only rank 0 may, at the end.
+    assert [task.returncode for task in tasks] == [138, 0], said
     assert requeued.read_text() == "requeue 4711\n"
     assert "job 4711 is requeued" in said[0]
     step = metrics(out)[-1]["step"]

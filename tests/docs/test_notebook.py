@@ -23,7 +23,8 @@ if __name__ == "__main__":
         if last is not None:
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
             html = getattr(value, "_repr_html_", None)
-            print("shown:", html()[:200] if html else repr(value))
+            if value is not None:
+                print("shown:", html()[:200] if html else repr(value))
 """
 
 

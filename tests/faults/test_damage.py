@@ -1,5 +1,6 @@
 """Full disks, damaged checkpoints, corrupt images, non-finite values, collapse."""
 
+import errno
 import io
 import json
 import subprocess
@@ -226,3 +227,14 @@ def test_a_corrupt_validation_image_does_not_stop_the_run(tmp_path: Path) -> Non
         patch.setattr("lewel.train.monitor.CORRUPT_LIMIT", 0.5)
         assert tiny_run(tmp_path / "run", *flags, data=str(tmp_path / "data")) == 0
     assert "knn" in metrics(tmp_path / "run")[-1]
+
+
+def test_a_file_system_without_locks_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_locks(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
+    assert "cannot be locked (No locks available)" in capsys.readouterr().out

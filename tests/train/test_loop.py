@@ -7,10 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lewel.config.build import build_method
+from lewel.config.build import build_method, build_optimizer
 from lewel.config.pretrain import read_yaml, resolve
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
+from lewel.train.devices import Placement, open_fabric
 from lewel.train.loop import step_unless_skipped
 from tests.running import metrics, tiny_run
 
@@ -137,3 +138,28 @@ def test_metrics_go_to_the_requested_loggers(
     assert [value for _, value in logged] == pytest.approx([line["loss"] for line in lines])
     assert tiny_run(tmp_path / "other", "--loggers", "tensorbord") == 2
     assert "tensorboard" in capsys.readouterr().err
+
+
+def test_the_momentum_is_not_garbage_after_a_first_step_that_overflows() -> None:
+    """Fused SGD would allocate it and return before it is written."""
+    config = resolve({"method": "moco_v2", "precision": "16-mixed", "optim": {"name": "sgd"}}, {})
+    weight = torch.nn.Linear(3, 1, bias=False)
+    optimizer = build_optimizer(weight, config)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 0.1, 0.0
+    for gradient in (torch.inf, 1.0):
+        before = weight.weight.detach().clone()
+        scaler.scale(torch.zeros(()))
+        weight.weight.grad = torch.full((1, 3), gradient * scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+    assert torch.allclose(weight.weight, before - 0.1)
+    assert not optimizer.defaults["fused"]
+
+
+def test_inputs_are_not_rounded_to_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lewel.train.devices.check_cpu_precision", lambda precision: None)
+    fabric = open_fabric(Placement(1, 1, "lewel"), "cpu", "bf16-mixed", False)
+    boxes = torch.tensor([803.2, 1.0])
+    assert fabric._precision.convert_input({"boxes": boxes})["boxes"] is boxes

@@ -1,6 +1,7 @@
 """The command line: the commands by group, and their exit codes."""
 
 import gc
+import os
 import sys
 
 from cyclopts import App, CycloptsError, Group
@@ -79,7 +80,9 @@ def main() -> None:
     if code in (0, *(128 + number for number in STOPPING)) and "torch.distributed" in sys.modules:
         from lewel.ops.ranks import leave
 
-        leave()  # where torchrun or srun has started several ranks
+        leave()  # several processes of torchrun or srun: rank 0 has saved and requeued by now
+        if code and "SLURM_PROCID" in os.environ and rank_from_outside() != 0:
+            code = 0  # srun --kill-on-bad-exit must not kill rank 0
     sys.exit(code)
 
 

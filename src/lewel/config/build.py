@@ -115,7 +115,9 @@ def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
         return LARS(groups, lr=0.0, momentum=optim.momentum)
     for group in groups:
         del group["adapt"]
-    fused = next(method.parameters()).device.type in ("cpu", "cuda")
+    # Fused SGD's momentum stays uninitialised memory where a gradient scaler skips the first step.
+    scaled = config.precision == "16-mixed"
+    fused = not scaled and next(method.parameters()).device.type in ("cpu", "cuda")
     if optim.name == "sgd":
         return SGD(groups, lr=0.0, momentum=optim.momentum, fused=fused)
     return AdamW(groups, lr=0.0, fused=fused)

@@ -94,6 +94,8 @@ def open_fabric(
         raise UserError(
             f"--accelerator {accelerator} --devices {place.devices} cannot be used: {reason}"
         ) from None
+    # Autocast decides what is computed in 16 bits: rounded inputs would move boxes by whole pixels.
+    fabric._precision.convert_input = lambda data: data  # type: ignore[method-assign]
     if sync_batch_norm and place.ranks > 1 and fabric.device.type != "cuda":
         raise UserError(
             "--sync-batch-norm works on GPUs only: leave it out, or use --devices 1, where batch "

@@ -1,5 +1,6 @@
 """The run folder: its files, and a lock against a second process."""
 
+import errno
 import fcntl
 import json
 from pathlib import Path
@@ -45,10 +46,14 @@ class RunFolder:
             raise UserError(f"--out {self.path} cannot be written: {error.strerror}.") from None
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers don't hold it
-        except OSError:
-            raise UserError(
-                f"Another process is training in {self.path}: wait for it, or choose another --out."
-            ) from None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"Another process is training in {self.path}: wait for it, or choose another "
+                    "--out."
+                ) from None
+            # Some network file systems have no locks: train all the same.
+            print(f"{self.path} cannot be locked ({error.strerror}): start only one run in it.")
         if (old := self.path / "bad_images.jsonl").exists():  # version 0.1's name
             old.rename(self.corrupt_images)
         for partial in self.path.rglob("*.partial"):  # left by a kill; the folder is locked
