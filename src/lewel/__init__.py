@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         maps,
         pack,
         pretrain,
+        recipes,
         report,
+        results,
         segment,
         where,
     )
@@ -32,10 +34,16 @@ __all__ = [
     "maps",
     "pack",
     "pretrain",
+    "recipes",
     "report",
+    "results",
     "segment",
     "where",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -26,7 +26,7 @@ from lewel.config.evaluate import (
     SegmentConfig,
     WhereConfig,
 )
-from lewel.config.recipes import read_recipe
+from lewel.config.recipes import list_recipes, read_recipe
 from lewel.config.settings import Settings, explain
 from lewel.errors import UserError
 from lewel.interop.backbones import find_network, open_backbone, plain
@@ -53,6 +53,8 @@ from lewel.tasks.outcome import (
     Pretrained,
     Segmented,
 )
+from lewel.tasks.paper import numbers_of
+from lewel.tasks.results import COLUMNS, result_rows
 
 Name = str | PathLike[str]  # of a run, a file or a folder
 Config = TypeVar("Config", bound=Settings)
@@ -74,6 +76,7 @@ def pretrain(
     URL; `recipe` a shipped name or a YAML file; every other setting is a keyword
     (`epochs=20, optim={"lr": 0.3}`). The result can be used as the path of the run folder.
     """
+    settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     config = configure(_name(data), _name(recipe), settings)
     return pretrain_task.pretrain(config, _path(out), console or Console())
 
@@ -152,6 +155,17 @@ def where(run: Name, data: Name, **settings: Any) -> Located:
     return where_task.where(Path(run), config, Console())
 
 
+def results(*runs: Name) -> list[dict[str, str]]:
+    """All results of one or several runs, a row each, as `lewel results` prints them."""
+    rows = [row.cells for run in runs for row in result_rows(Path(run), numbers_of(Path(run)))]
+    return [dict(zip(COLUMNS, cells, strict=True)) for cells in rows]
+
+
+def recipes(kind: Literal["pretrain", "eval"] = "pretrain") -> dict[str, str]:
+    """The recipes that ship, by name, with what they are."""
+    return list_recipes(kind)
+
+
 def report(*runs: Name, out: Name | None = None) -> Path:
     """One self-contained HTML page about one or several runs; its path."""
     return report_task.report([Path(run) for run in runs], _path(out))
@@ -200,6 +214,7 @@ def _evaluate(
 ) -> Found:
     """An evaluation with its settings from a recipe and keywords."""
     base = {} if recipe is None else read_recipe(fspath(recipe), "eval")
+    settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     config = _checked(model, {**base, **settings, "data": fspath(data)})
     return task(fspath(backbone), config, _path(out), Console())
 

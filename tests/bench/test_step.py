@@ -111,6 +111,23 @@ def test_a_new_table_replaces_the_old_one(tmp_path: Path) -> None:
     assert text.count("### one") == text.count("### two") == 1
 
 
+def test_one_flag_changes_one_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def note(*arguments: Any, **given: Any) -> None:
+        seen.update(given, work=arguments[0])
+        raise RunError("noted")
+
+    for name, module in (("step", "bench_step"), ("data", "bench_data"), ("scale", "bench_scale")):
+        monkeypatch.setattr(f"lewel.bench.{name}.{module}", note)
+    out = ["--out", str(tmp_path)]
+    assert run(["bench", "step", *out]) == 1 and seen["rounds"] == 15
+    assert run(["bench", "data", "photos", "--rounds", "2", *out]) == 1
+    assert (seen["threads"], seen["rounds"]) == (1, 2)
+    assert run(["bench", "scale", "--dim", "128", *out]) == 1
+    assert (seen["work"].dim, seen["work"].batch_size, seen["work"].hidden) == (128, 32, 1024)
+
+
 def test_an_unknown_entry_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "step", *FLAGS, "--only", "simclr"]) == 2
     assert "simclr" in capsys.readouterr().err

@@ -118,3 +118,15 @@ def test_a_pack_opens_and_is_intact(old: Path, capsys: pytest.CaptureFixture[str
     assert data.read(0).shape == (3, 24, 24)
     assert run(["pack", "--check", str(old / "pack")]) == 0
     assert "is intact: 2 shards, 6 images" in capsys.readouterr().out
+
+
+def test_results_from_python_are_the_table(old: Path) -> None:
+    rows = lewel.results(old / "finished")
+    assert {row["task"].split(" (")[0] for row in rows} >= {"knn", "where", "detect fpn"}
+    assert "scenes_demo" in lewel.recipes() and "results" in dir(lewel)
+
+
+def test_a_result_is_the_same_fresh_and_cached(old: Path) -> None:
+    given = {"limit": 40, "workers": 0, "accelerator": "cpu", "neighbours": [5]}
+    fresh = lewel.knn(old / "finished", "scenes", **given)
+    assert fresh == lewel.knn(old / "finished", "scenes", **given)

@@ -76,7 +76,26 @@ def test_a_recipe_for_one_method_trains_its_counterpart(tmp_path: Path) -> None:
     assert "contrast" not in as_recipe(config)
 
 
+def test_a_config_of_version_0_1_with_unused_settings_is_a_recipe(tmp_path: Path) -> None:
+    """It wrote every setting, with its own defaults, for every method."""
+    config = resolve({"method": "byol", "head": {"aligned_dim": 256, "dim": 64}}, {})
+    old = config.model_dump(mode="json")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(old))
+    again = configure("scenes", str(tmp_path / "config.yaml"), {"epochs": 200})
+    assert (again.method, again.head.dim, again.epochs) == ("byol", 64, 200)
+
+
+def test_a_recipe_with_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"method": "byol", "options": {"typo": 3}}))
+    with pytest.raises(UserError, match=r"--options\.typo is no setting of byol"):
+        configure("scenes", str(tmp_path / "mine.yaml"), {})
+
+
 def test_c_follows_d_unless_given() -> None:
+    assert configure("scenes", None, {"head": {"dim": 128}}).head.aligned_dim == 128
+    recipe = "imagenet100_lewel_m_240ep"
+    assert configure("scenes", recipe, {"head": {"dim": 512}}).head.aligned_dim == 512
+    assert configure("scenes", recipe, {}).head.aligned_dim == 128
     assert resolve({}, {"head": {"dim": 64}}).head.aligned_dim == 64
     assert resolve({}, {"head": {"dim": 64, "aligned_dim": 32}}).head.aligned_dim == 32
 
@@ -96,6 +115,7 @@ def test_a_methods_own_settings_have_the_types_that_it_declares(
     config = typed_options(resolve({}, {"options": {"scale": "0.5"}}))  # as a flag gives it
     assert config.options == {"scale": 0.5}
     assert arguments(config, images=9) == {"images": 9, "scale": 0.5}
+    assert typed_options(resolve({}, {})).options == {"scale": 1.0}  # its default, said or not
     with pytest.raises(UserError, match=r"--options\.scale is 'big', but input should be"):
         typed_options(resolve({}, {"options": {"scale": "big"}}))
 

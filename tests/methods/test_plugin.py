@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lewel.cli.main import run
+from lewel.config.configure import configure
 from lewel.errors import UserError
 from lewel.methods import registry
 from lewel.methods.registry import find_method, method_names
@@ -55,6 +56,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "[lewel.methods]\ntoy = toys:Toy\nbroken = broken_toys:Broken\nbyol = toys:Toy\n"
     )
     monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "toys", raising=False)
     for known in (method_names, find_method, registry._plugins):
         known.cache_clear()
     yield site
@@ -117,3 +119,30 @@ def test_it_is_listed_in_the_help(installed: Path) -> None:
         text=True,
     )
     assert "moco_v2, broken, toy" in " ".join(done.stdout.replace("│", " ").split())
+
+
+def test_a_plugin_that_is_declared_badly_does_not_break_ours(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installed / "toys.py").write_text(TOY.replace("head: HeadSpec", "head: 'Nowhere'"))
+    assert run(tiny_command(tmp_path / "run", "--method", "byol", "--contrast.queue", "4")) == 2
+    assert "it is a setting of lewel_m, moco_v2" in capsys.readouterr().err
+    assert run(["pretrain", "scenes", "--method", "toy", "--out", str(tmp_path / "run")]) == 2
+    assert "The constructor of toy cannot be read" in capsys.readouterr().err
+
+
+def test_without_a_recipe_the_constructors_sizes_count(installed: Path) -> None:
+    (installed / "toys.py").write_text(TOY.replace("= HeadSpec()", "= HeadSpec(dim=8)"))
+    assert configure("scenes", None, {"method": "toy"}).head.dim == 8
+
+
+def test_a_run_of_a_method_that_is_not_installed_still_has_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny_command(tmp_path / "run", "--method", "byol", "--epochs", "1")) == 0
+    flags = ["--data", "scenes", "--limit", "40", "--workers", "0", "--accelerator", "cpu"]
+    assert run(["knn", str(tmp_path / "run"), *flags]) == 0
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("method: byol", "method: gone"))
+    assert run(["results", str(tmp_path / "run")]) == 0
+    assert "knn" in capsys.readouterr().out

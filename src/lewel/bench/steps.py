@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lewel.bench.workload import Workload
-from lewel.config.methods import GROUPS
+from lewel.config.methods import GROUPS, hints_of
 from lewel.methods.base import Method, Step
 from lewel.methods.registry import all_methods
 from lewel.nn.compile import compile_backbones
@@ -97,7 +97,8 @@ def new_method(kind: type[Method], work: Workload) -> Method:
     given: dict[str, Any] = {}
     for name, parameter in signature(kind.__init__).parameters.items():
         if name in GROUPS:
-            spec: Any = parameter.default
+            empty = parameter.default is Parameter.empty
+            spec: Any = hints_of(kind)[name]() if empty else parameter.default
             sizes = {f.name: getattr(work, f.name) for f in fields(spec) if hasattr(work, f.name)}
             if "norm_groups" in sizes:
                 sizes["norm_groups"] = work.fitting_norm_groups()

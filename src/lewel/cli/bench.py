@@ -42,6 +42,20 @@ class Output:
 
 
 @dataclass(frozen=True)
+class StepOutput(Output):
+    """Steps are timed more often."""
+
+    rounds: Annotated[Positive, about("How often each entry is timed, in turns.")] = 15
+
+
+@dataclass(frozen=True)
+class DataOutput(Output):
+    """Reading is timed on one core."""
+
+    threads: Annotated[Positive | None, about("CPU threads.")] = 1
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What a step is measured on."""
 
@@ -68,6 +82,14 @@ class Sizes:
         return Workload(**given, **more)
 
 
+@dataclass(frozen=True)
+class ScaleSizes(Sizes):
+    """Smaller: many sizes are timed."""
+
+    batch_size: Annotated[Positive, about("Images of a step.")] = 32
+    hidden: Annotated[Positive, about("Hidden units of every projector and predictor.")] = 1024
+
+
 @bench.command
 def step(
     *,
@@ -80,7 +102,7 @@ def step(
     only: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     data: str | None = None,
     processes: Positive = 1,
-    output: Annotated[Output, All] = Output(rounds=15),  # noqa: B008
+    output: Annotated[StepOutput, All] = StepOutput(),  # noqa: B008
 ) -> None:
     """Time a training step of each method, of the backbone alone, and of lightly's methods.
 
@@ -97,7 +119,7 @@ def step(
     compile
         Also time ours with backbones compiled by torch.compile.
     only
-        Only these: lewel_b, byol, lewel_m, moco_v2, backbone_alone, lightly_byol, ...
+        Only these: any method, backbone_alone, lightly_byol, ...
     data
         Images that reading is timed on; by default embedded ones, as JPEG files.
     processes
@@ -138,7 +160,7 @@ def data(
     image_size: Positive = 224,
     images: Positive = 100,
     packed: str | None = None,
-    output: Annotated[Output, All] = Output(threads=1),  # noqa: B008
+    output: Annotated[DataOutput, All] = DataOutput(),  # noqa: B008
 ) -> None:
     """Time two views of images: ours from files and packed shards, torchvision's, lightly's.
 
@@ -171,7 +193,7 @@ def data(
 @bench.command
 def scale(
     *axes: Literal["image_size", "batch", "maps", "positions", "workers", "ranks"],
-    sizes: Annotated[Sizes, All] = Sizes(batch_size=32, hidden=1024),  # noqa: B008
+    sizes: Annotated[ScaleSizes, All] = ScaleSizes(),  # noqa: B008
     data: str | None = None,
     output: Annotated[Output, All] = Output(),  # noqa: B008
 ) -> None:

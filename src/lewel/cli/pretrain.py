@@ -66,7 +66,7 @@ def show_plan(config: PretrainConfig) -> None:
 
 def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
     """What was reached, what was written, and what to do next."""
-    from lewel.methods.registry import find_method
+    from lewel.methods.registry import find_method, method_names
 
     lewel, folder = program(), done.folder
     lines = []
@@ -91,7 +91,7 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
         f"--epochs {2 * config.epochs}    # train for longer",
     ]
     other = find_method(config.method).about.counterpart
-    if other is not None:
+    if other in method_names():
         lines.append(
             f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --method {other} --out "
             f"{folder.with_name(folder.name + '-' + other)}    # compare with {other}"

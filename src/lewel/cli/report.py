@@ -7,7 +7,6 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from lewel.cli.output import program, say
-from lewel.errors import UserError
 
 
 def report(
@@ -19,8 +18,6 @@ def report(
     """Write a report of one or several runs as one self-contained HTML page."""
     from lewel.tasks import report as task
 
-    if not runs:
-        raise UserError("Which runs? Give one or several run folders.")
     console = Console()
     with console.status("reading the run"):
         path = task.report(list(runs), out)

@@ -3,7 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from lewel.config.methods import refuse_unused, refuse_unused_in, typed_options, without_unused
+from lewel.config.methods import (
+    constructor_defaults,
+    refuse_unused,
+    refuse_unused_in,
+    typed_options,
+    without_unused,
+)
 from lewel.config.pretrain import PretrainConfig, resolve
 from lewel.config.recipes import default_recipe, read_recipe
 from lewel.data.sources.named import NAMES
@@ -16,6 +22,8 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     name = str(overrides.get("method", "lewel_b"))
     known = name in method_names()  # another is refused below, with the names of these
     given = read_recipe(recipe) if recipe else default_recipe(name) if known else {}
+    if known and not recipe and "head" not in given:  # no shipped recipe: the constructor's sizes
+        given = {**constructor_defaults(find_method(name)), **given}
     if data is not None:
         overrides = {**overrides, "data": str(data)}
     elif "data" not in given:

@@ -1,6 +1,7 @@
 """From settings to a method's constructor: its keyword arguments are the settings that it takes."""
 
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import asdict, fields
 from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
@@ -18,13 +19,37 @@ LONGEST_QUEUE = 65_536
 
 def taken(method: type[Method]) -> set[str]:
     """The settings of GROUPS that a method takes, as dotted keys."""
-    hints = get_type_hints(method.__init__)
+    hints = hints_of(method)
     return {
         f"{group}.{field.name}"
         for group in GROUPS
         if group in hints
         for field in fields(hints[group])
     }
+
+
+def hints_of(method: type[Method]) -> dict[str, Any]:
+    """The types of a constructor's arguments; groups must be dataclasses."""
+    try:
+        hints = get_type_hints(method.__init__)
+        for group in set(GROUPS) & hints.keys():
+            fields(hints[group])
+    except (NameError, TypeError) as error:
+        raise UserError(
+            f"The constructor of {method.about.name} cannot be read ({error}): annotate head, "
+            "teacher and contrast with their dataclasses."
+        ) from None
+    return hints
+
+
+def constructor_defaults(method: type[Method]) -> dict[str, Any]:
+    """The groups of settings as a constructor has them by default."""
+    found = {
+        name: parameter.default
+        for name, parameter in signature(method.__init__).parameters.items()
+        if name in GROUPS and parameter.default is not Parameter.empty
+    }
+    return {name: asdict(spec) for name, spec in found.items()}
 
 
 def own_options(method: type[Method]) -> dict[str, Parameter]:
@@ -36,7 +61,7 @@ def own_options(method: type[Method]) -> dict[str, Parameter]:
 def arguments(config: PretrainConfig, images: int) -> dict[str, Any]:
     """What the constructor of the chosen method is given, beside the backbone."""
     method = find_method(config.method)
-    hints, given = get_type_hints(method.__init__), dict[str, Any]()
+    hints, given = hints_of(method), dict[str, Any]()
     for group in GROUPS:
         if group in hints:
             settings = getattr(config, group)
@@ -53,8 +78,12 @@ def arguments(config: PretrainConfig, images: int) -> dict[str, Any]:
 
 def typed_options(config: PretrainConfig) -> PretrainConfig:
     """The same configuration with the method's own settings as the types that it declares."""
-    hints = get_type_hints(find_method(config.method).__init__)
-    options = {name: _checked(name, v, hints.get(name, Any)) for name, v in config.options.items()}
+    method = find_method(config.method)
+    hints = hints_of(method)
+    own = own_options(method).items()
+    defaults = {name: p.default for name, p in own if p.default is not Parameter.empty}
+    given = {name: _checked(name, v, hints.get(name, Any)) for name, v in config.options.items()}
+    options = defaults | given
     return config.model_copy(update={"options": options})
 
 
@@ -74,7 +103,7 @@ def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
     for key in _dotted(given):
         group, _, setting = key.partition(".")
         if group in GROUPS and key not in taken(method):
-            users = [other.about.name for other in all_methods() if key in taken(other)]
+            users = methods_with(key)
             raise UserError(
                 f"--{key.replace('_', '-')} has no effect with --method {name}: it is a setting of "
                 f"{', '.join(users)}."
@@ -88,13 +117,24 @@ def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
 
 def refuse_unused_in(recipe: dict[str, Any], method: type[Method]) -> None:
     """The same for a recipe, where values that equal the default are no mistake."""
+    if "keep_checkpoints" in recipe and "views" in recipe:
+        return  # a run's config.yaml: version 0.1 wrote every setting into it
     defaults = flat(PretrainConfig())
     different = {
         group: {key: v for key, v in recipe[group].items() if defaults.get(f"{group}.{key}") != v}
         for group in GROUPS
         if isinstance(recipe.get(group), dict)
     }
-    refuse_unused(method, different)
+    refuse_unused(method, {**different, "options": recipe.get("options") or {}})
+
+
+def methods_with(key: str) -> list[str]:
+    """The names of the methods that take a setting."""
+    found = []
+    for method in all_methods():
+        with suppress(UserError):  # another package's mistake is not this one's
+            found += [method.about.name] if key in taken(method) else []
+    return found
 
 
 def without_unused(config: PretrainConfig) -> PretrainConfig:

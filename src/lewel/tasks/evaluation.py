@@ -1,5 +1,6 @@
 """What all evaluations share: a backbone, data, and a result that is cached in the run folder."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ class Task:
         found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))
         about = {"task": self.name, "backbone": network.name, "data": evaluator.train.name}
         took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
-        result = {**about, **found, **took}
+        result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
         if rank() == 0:
             evaluator.results.keep(self.name, evaluator.settings(), result)
         return result

@@ -17,6 +17,7 @@ from lewel.config.evaluate import (
 from lewel.config.paper import Evaluation, Row, read_paper
 from lewel.config.pretrain import PretrainConfig, differences, read_config, resolve
 from lewel.config.recipes import read_recipe
+from lewel.errors import UserError
 from lewel.evaluate.results import Entry, fingerprint
 from lewel.interop.lookup import read_card
 
@@ -39,7 +40,11 @@ def numbers_of(run: Path) -> dict[str, str]:
     config, weights = run / "config.yaml", run / "backbone.safetensors"
     if not config.exists() or not weights.exists():
         return {}
-    return stated_numbers(read_config(config), read_card(weights))
+    try:
+        settings = read_config(config)
+    except UserError:  # of a method that is not installed here, or of another version
+        return {}
+    return stated_numbers(settings, read_card(weights))
 
 
 def stated_numbers(config: PretrainConfig, card: dict[str, Any]) -> dict[str, str]:

@@ -40,6 +40,8 @@ def report(
     runs: list[Path], out: Path | None = None, galleries: Galleries = gallery_of_run
 ) -> Path:
     """Write the page of some runs -> its path."""
+    if not runs:
+        raise UserError("Which runs? Give one or several run folders.")
     for run in runs:
         if not run.is_dir():
             raise UserError(f"{run} does not exist: expected a run folder.")
@@ -88,7 +90,7 @@ class Reader:
             environment=environment(card),
             corrupt_images=tuple(
                 (str(line.get("image", "?")), str(line.get("reason", "?")))
-                for line in self.lines(self.folder.corrupt_images)
+                for line in self.corrupt_images()
             ),
             views=self.content(self.folder.views),
             predictions=self.predictions(),
@@ -156,6 +158,11 @@ class Reader:
         if damaged:
             self.problems.append(f"{damaged} damaged lines of {file.name} were left out.")
         return found
+
+    def corrupt_images(self) -> list[dict[str, Any]]:
+        """The list of corrupt images, also by version 0.1's name."""
+        old = self.run / "bad_images.jsonl"
+        return self.lines(self.folder.corrupt_images) or self.lines(old)
 
     def results(self) -> tuple[Result, ...]:
         """All results, with the paper's numbers."""

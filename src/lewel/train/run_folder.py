@@ -35,7 +35,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--out {self.path} is a file, expected a folder.")
         known = not self.path.exists() or self.config.exists()
-        if not known and any(_is_foreign(path) for path in self.path.iterdir()):
+        if not known and any(_is_unrelated(path) for path in self.path.iterdir()):
             raise UserError(
                 f"--out {self.path} holds other files and no run: choose a new or empty folder."
             )
@@ -72,7 +72,7 @@ class RunFolder:
         write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
-def _is_foreign(path: Path) -> bool:
+def _is_unrelated(path: Path) -> bool:
     """Whether a file was not written by a run that was killed at its start."""
     return path.name != ".lock" and path.suffix != ".partial"
 
