@@ -95,13 +95,18 @@ def open_fabric(
             f"--accelerator {accelerator} --devices {place.devices} cannot be used: {reason}"
         ) from None
     # Autocast decides what is computed in 16 bits: rounded inputs would move boxes by whole pixels.
-    fabric._precision.convert_input = lambda data: data  # type: ignore[method-assign]
+    fabric._precision.convert_input = unchanged  # type: ignore[method-assign]
     if sync_batch_norm and place.ranks > 1 and fabric.device.type != "cuda":
         raise UserError(
             "--sync-batch-norm works on GPUs only: leave it out, or use --devices 1, where batch "
             "norm uses the whole batch anyway."
         )
     return fabric
+
+
+def unchanged(data: Any) -> Any:
+    """The inputs of a model as they are; a function that processes can send each other."""
+    return data
 
 
 def quieten() -> None:
