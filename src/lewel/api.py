@@ -57,16 +57,17 @@ from lewel.tasks.paper import numbers_of
 from lewel.tasks.results import COLUMNS, result_rows
 
 Name = str | PathLike[str]  # of a run, a file or a folder
+Maybe = Name | None
 Config = TypeVar("Config", bound=Settings)
 Evaluation = TypeVar("Evaluation", bound=EvaluateConfig)
 Found = TypeVar("Found")
 
 
 def pretrain(
-    data: Name | None = None,
+    data: Maybe = None,
     *,
-    recipe: Name | None = None,
-    out: Name | None = None,
+    recipe: Maybe = None,
+    out: Maybe = None,
     console: Console | None = None,
     **settings: Any,
 ) -> Pretrained:
@@ -81,7 +82,7 @@ def pretrain(
     return pretrain_task.pretrain(config, _path(out), console or Console())
 
 
-def knn(backbone: Name, data: Name, *, out: Name | None = None, **settings: Any) -> Accuracy:
+def knn(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Accuracy:
     """Accuracy by the nearest neighbours of each validation image in the training set."""
     return _evaluate(knn_task.knn, KnnConfig, backbone, data, None, out, settings)
 
@@ -90,8 +91,8 @@ def linear(
     backbone: Name,
     data: Name,
     *,
-    recipe: Name | None = None,
-    out: Name | None = None,
+    recipe: Maybe = None,
+    out: Maybe = None,
     **settings: Any,
 ) -> Accuracy:
     """Accuracy of a linear classifier on frozen features; `fast=True` caches the features."""
@@ -102,8 +103,8 @@ def finetune(
     backbone: Name,
     data: Name,
     *,
-    recipe: Name | None = None,
-    out: Name | None = None,
+    recipe: Maybe = None,
+    out: Maybe = None,
     **settings: Any,
 ) -> Accuracy:
     """Accuracy after fine-tuning on a fraction of the labels (`labels="10%"`)."""
@@ -114,8 +115,8 @@ def segment(
     backbone: Name,
     data: Name,
     *,
-    recipe: Name | None = None,
-    out: Name | None = None,
+    recipe: Maybe = None,
+    out: Maybe = None,
     **settings: Any,
 ) -> Segmented:
     """mIoU of a dilated FCN on the backbone."""
@@ -126,23 +127,21 @@ def detect(
     backbone: Name,
     data: Name,
     *,
-    recipe: Name | None = None,
-    out: Name | None = None,
+    recipe: Maybe = None,
+    out: Maybe = None,
     **settings: Any,
 ) -> Detected:
     """Average precision of Faster or Mask R-CNN on the backbone."""
     return _evaluate(detect_task.detect, DetectConfig, backbone, data, recipe, out, settings)
 
 
-def embed(backbone: Name, data: Name, *, out: Name | None = None, **settings: Any) -> Embedded:
+def embed(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Embedded:
     """Features of every image, written to a .npz or .parquet file."""
     config = _checked(EmbedConfig, settings)
     return embed_task.embed(fspath(backbone), fspath(data), config, _path(out))
 
 
-def maps(
-    run: Name, images: Name | Sequence[Name], *, out: Name | None = None, **settings: Any
-) -> Mapped:
+def maps(run: Name, images: Name | Sequence[Name], *, out: Maybe = None, **settings: Any) -> Mapped:
     """Alignment maps of a run as heat maps over image files, a folder or `scenes`."""
     given = [images] if isinstance(images, str | PathLike) else images
     names = [fspath(image) for image in given]
@@ -166,20 +165,18 @@ def recipes(kind: Literal["pretrain", "eval"] = "pretrain") -> dict[str, str]:
     return list_recipes(kind)
 
 
-def report(*runs: Name, out: Name | None = None) -> Path:
+def report(*runs: Name, out: Maybe = None) -> Path:
     """One self-contained HTML page about one or several runs; its path."""
     return report_task.report([Path(run) for run in runs], _path(out))
 
 
-def export(
-    backbone: Name, to: str, *, out: Name | None = None, **settings: Any
-) -> export_task.Exported:
+def export(backbone: Name, to: str, *, out: Maybe = None, **settings: Any) -> export_task.Exported:
     """A backbone in another project's format, loaded back and compared."""
     config = _checked(ExportConfig, {**settings, "to": to})
     return export_task.export(fspath(backbone), config, _path(out))
 
 
-def import_(file: Name, *, out: Name | None = None, **settings: Any) -> import_task.Imported:
+def import_(file: Name, *, out: Maybe = None, **settings: Any) -> import_task.Imported:
     """A third-party checkpoint as a folder that every function takes."""
     return import_task.import_(Path(file), _checked(ImportConfig, settings), _path(out))
 
@@ -208,8 +205,8 @@ def _evaluate(
     model: type[Evaluation],
     backbone: Name,
     data: Name,
-    recipe: Name | None,
-    out: Name | None,
+    recipe: Maybe,
+    out: Maybe,
     settings: dict[str, Any],
 ) -> Found:
     """An evaluation with its settings from a recipe and keywords."""
@@ -226,9 +223,9 @@ def _checked(model: type[Config], settings: dict[str, Any]) -> Config:
         raise UserError(explain(error, model)) from None
 
 
-def _name(value: Name | None) -> str | None:
+def _name(value: Maybe) -> str | None:
     return None if value is None else fspath(value)
 
 
-def _path(value: Name | None) -> Path | None:
+def _path(value: Maybe) -> Path | None:
     return None if value is None else Path(value)

@@ -5,29 +5,18 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
 
-from lewel.data.views import augment
-from lewel.data.views.crop import (
-    BLUR_SIGMA,
-    BRIGHTNESS,
-    CONTRAST,
-    GREY,
-    HUE,
-    ORDER,
-    SATURATION,
-    SOLARISE,
-    ViewRecipe,
-    draw_view,
-)
+from lewel.data.views import augment, crop
+from lewel.data.views.crop import ViewRecipe, draw_view
 from lewel.ops.randomness import generator
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TOLERANCE = 1e-5
 
 OPERATIONS = {
-    BRIGHTNESS: (augment.adjust_brightness, reference.adjust_brightness),
-    CONTRAST: (augment.adjust_contrast, reference.adjust_contrast),
-    SATURATION: (augment.adjust_saturation, reference.adjust_saturation),
-    HUE: (augment.adjust_hue, reference.adjust_hue),
+    crop.BRIGHTNESS: (augment.adjust_brightness, reference.adjust_brightness),
+    crop.CONTRAST: (augment.adjust_contrast, reference.adjust_contrast),
+    crop.SATURATION: (augment.adjust_saturation, reference.adjust_saturation),
+    crop.HUE: (augment.adjust_hue, reference.adjust_hue),
 }
 
 
@@ -58,7 +47,7 @@ KINDS = ("random", "eight bit", "grey", "black", "white", "saturated")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_jitter_operations(operation: int, kind: str) -> None:
     factors = [0.0, 0.2, 0.6, 1.0, 1.4, 2.0, 10.0]
-    if operation == HUE:
+    if operation == crop.HUE:
         factors = [-0.5, -1 / 3, -1 / 6, -0.1, 0.0, 0.03, 0.1, 1 / 6, 1 / 3, 0.5]
     images = images_of(kind, len(factors))
     before = images.clone()
@@ -109,15 +98,15 @@ def one_by_one(pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     results = []
     for image, draw in zip(pixels, draws, strict=True):
         x = reference.to_dtype(image, torch.float32, scale=True)
-        for operation in draw[ORDER].int().tolist():
+        for operation in draw[crop.ORDER].int().tolist():
             if operation >= 0:
                 x = OPERATIONS[operation][1](x, draw[operation].item())
-        if draw[GREY]:
+        if draw[crop.GREY]:
             x = reference.rgb_to_grayscale(x, num_output_channels=3)
-        if draw[BLUR_SIGMA] > 0:
+        if draw[crop.BLUR_SIGMA] > 0:
             kernel_size = augment.blur_kernel_size(image.shape[-1])
-            x = reference.gaussian_blur(x, [kernel_size] * 2, [draw[BLUR_SIGMA].item()] * 2)
-        if draw[SOLARISE]:
+            x = reference.gaussian_blur(x, [kernel_size] * 2, [draw[crop.BLUR_SIGMA].item()] * 2)
+        if draw[crop.SOLARISE]:
             x = reference.solarize(x, 0.5)
         results.append(reference.normalize(x, list(MEAN), list(STD)))
     return torch.stack(results)

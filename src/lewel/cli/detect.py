@@ -11,14 +11,11 @@ from lewel.config.evaluate import DetectConfig
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Detected
 
+Config = Annotated[DetectConfig, All]
+
 
 def detect(
-    backbone: Backbone,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: ResultsFolder = None,
-    config: Annotated[DetectConfig, All],
+    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
 ) -> None:
     """Evaluate a backbone by object detection (Faster R-CNN, Mask R-CNN)."""
     from lewel.tasks import detect as task

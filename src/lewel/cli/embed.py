@@ -9,14 +9,12 @@ from lewel.cli.output import say
 from lewel.cli.parameters import All, Backbone
 from lewel.config.commands import EmbedConfig
 
+Config = Annotated[EmbedConfig, All]
+DEFAULT = EmbedConfig()
+
 
 def embed(
-    backbone: Backbone,
-    data: str,
-    /,
-    *,
-    out: Path | None = None,
-    config: Annotated[EmbedConfig, All] = EmbedConfig(),  # noqa: B008
+    backbone: Backbone, data: str, /, *, out: Path | None = None, config: Config = DEFAULT
 ) -> None:
     """Write the features of every image to a file; run the same command to resume.
 

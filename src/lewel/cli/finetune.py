@@ -8,14 +8,11 @@ from lewel.cli.output import show_accuracy
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import FinetuneConfig
 
+Config = Annotated[FinetuneConfig, All]
+
 
 def finetune(
-    backbone: Backbone,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: ResultsFolder = None,
-    config: Annotated[FinetuneConfig, All],
+    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
 ) -> None:
     """Fine-tune on a fraction of the labels (semi-supervised evaluation)."""
     from lewel.tasks import finetune as task

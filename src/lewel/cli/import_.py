@@ -9,14 +9,11 @@ from lewel.cli.output import program, say
 from lewel.cli.parameters import All
 from lewel.config.commands import ImportConfig
 
+Config = Annotated[ImportConfig, All]
+DEFAULT = ImportConfig()
 
-def import_(
-    file: Path,
-    /,
-    *,
-    out: Path | None = None,
-    config: Annotated[ImportConfig, All] = ImportConfig(),  # noqa: B008
-) -> None:
+
+def import_(file: Path, /, *, out: Path | None = None, config: Config = DEFAULT) -> None:
     """Import a third-party checkpoint as a backbone that every command takes.
 
     Parameters

@@ -8,14 +8,11 @@ from lewel.cli.output import show_accuracy
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import LinearConfig
 
+Config = Annotated[LinearConfig, All]
+
 
 def linear(
-    backbone: Backbone,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: ResultsFolder = None,
-    config: Annotated[LinearConfig, All],
+    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
 ) -> None:
     """Evaluate a backbone by a linear classifier on frozen features."""
     from lewel.tasks import linear as task

@@ -9,14 +9,11 @@ from lewel.cli.output import program, say
 from lewel.cli.parameters import All, Run
 from lewel.config.commands import MapsConfig
 
+Config = Annotated[MapsConfig, All]
+DEFAULT = MapsConfig()
 
-def maps(
-    run: Run,
-    /,
-    *images: str,
-    out: Path | None = None,
-    config: Annotated[MapsConfig, All] = MapsConfig(),  # noqa: B008
-) -> None:
+
+def maps(run: Run, /, *images: str, out: Path | None = None, config: Config = DEFAULT) -> None:
     """Draw the alignment maps of a run as heat maps over images and their views.
 
     Parameters

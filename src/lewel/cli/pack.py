@@ -9,14 +9,12 @@ from lewel.cli.parameters import All, Flag
 from lewel.config.commands import PackConfig
 from lewel.errors import UserError
 
+Config = Annotated[PackConfig, All]
+DEFAULT = PackConfig()
+
 
 def pack(
-    source: str,
-    out: str | None = None,
-    /,
-    *,
-    check: Flag = False,
-    config: Annotated[PackConfig, All] = PackConfig(),  # noqa: B008
+    source: str, out: str | None = None, /, *, check: Flag = False, config: Config = DEFAULT
 ) -> None:
     """Pack images into shards that are read fast; run the same command to resume or repair.
 

@@ -11,14 +11,11 @@ from lewel.config.evaluate import SegmentConfig
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Segmented
 
+Config = Annotated[SegmentConfig, All]
+
 
 def segment(
-    backbone: Backbone,
-    /,
-    *,
-    recipe: Recipe = None,
-    out: ResultsFolder = None,
-    config: Annotated[SegmentConfig, All],
+    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
 ) -> None:
     """Evaluate a backbone by semantic segmentation with a dilated FCN."""
     from lewel.tasks import segment as task

@@ -29,6 +29,7 @@ class Evaluation(Settings):
     recipe: str | dict[str, str] | None = Field(
         None, description="A recipe in recipes/eval, or one for each method of pre-training."
     )
+    searched: list[float] = Field([], description="Learning rates of which any may be used.")
     free: list[str] = Field([], description="Settings that may have any value.")
     labelled: int | None = Field(None, description="Images of a list of labelled images.")
 

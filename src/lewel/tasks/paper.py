@@ -71,8 +71,11 @@ def is_trained_by(row: Row, config: PretrainConfig, card: dict[str, Any]) -> boo
         return False
     own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
     wanted = resolve({**read_recipe(row.recipe), **own}, row.overrides)
-    finished = wanted.epochs == config.epochs == card.get("epochs")
-    return finished and not differences(wanted, config)
+    if not wanted.epochs == config.epochs == card.get("epochs"):
+        return False
+    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
+
+    return not differences(wanted, resolve(as_recipe(config), {}))
 
 
 def in_words(by_table: dict[int, dict[str, float]]) -> str:
@@ -118,6 +121,12 @@ def has_protocol(evaluation: Evaluation, card: dict[str, Any], settings: dict[st
     config = CONFIGS[evaluation.task].model_validate(recipe)
     wanted = config.model_dump(mode="json", exclude=NOT_STORED)
     free = NO_PROTOCOL | set(evaluation.free)
+    if evaluation.searched:
+        if not {float(rate) for rate in str(settings.get("lr", "nan")).split(",")} <= set(
+            evaluation.searched
+        ):
+            return False
+        free.add("lr")
     stored = {key: value for key, value in settings.items() if key not in free}
     return stored == {key: value for key, value in wanted.items() if key not in free}
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 AGAIN = 2.0  # seconds after which another signal counts as a second one
@@ -28,12 +28,7 @@ class Interruption:
                 break
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

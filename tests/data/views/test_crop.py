@@ -7,22 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lewel.data.views.crop import (
-    BLUR_SIGMA,
-    BRIGHTNESS,
-    CONTRAST,
-    GREY,
-    HUE,
-    ORDER,
-    PHOTOMETRIC_SIZE,
-    SATURATION,
-    SKIP,
-    SOLARISE,
-    ViewDraw,
-    ViewRecipe,
-    crop_view,
-    draw_view,
-)
+from lewel.data.views import crop
+from lewel.data.views.crop import ViewDraw, ViewRecipe, crop_view, draw_view
 from lewel.ops.randomness import generator
 
 DRAWS = 4000
@@ -66,21 +52,23 @@ def test_probabilities_do_not_change_other_decisions() -> None:
     one = draw_view(ViewRecipe(), 375, 500, generator(5))
     other = draw_view(ViewRecipe(flip=0, grey=1, blur=0, solarise=1), 375, 500, generator(5))
     assert one.box == other.box
-    assert np.array_equal(one.photometric[:GREY], other.photometric[:GREY])
+    assert np.array_equal(one.photometric[: crop.GREY], other.photometric[: crop.GREY])
 
 
 def test_frequencies() -> None:
     recipe = ViewRecipe(flip=0.3, jitter_probability=0.8, grey=0.2, blur=0.6, solarise=0.1)
     draws = draws_of(recipe)
     table = np.stack([draw.photometric for draw in draws])
-    assert table.shape == (DRAWS, PHOTOMETRIC_SIZE)
+    assert table.shape == (DRAWS, crop.PHOTOMETRIC_SIZE)
     assert table.dtype == np.float32
     expect_fraction(float(np.mean([draw.flip for draw in draws])), recipe.flip)
-    expect_fraction((table[:, ORDER] != SKIP).all(1).mean(), recipe.jitter_probability)
-    expect_fraction((table[:, ORDER] == SKIP).all(1).mean(), 1 - recipe.jitter_probability)
-    expect_fraction(table[:, GREY].mean(), recipe.grey)
-    expect_fraction((table[:, BLUR_SIGMA] > 0).mean(), recipe.blur)
-    expect_fraction(table[:, SOLARISE].mean(), recipe.solarise)
+    expect_fraction((table[:, crop.ORDER] != crop.SKIP).all(1).mean(), recipe.jitter_probability)
+    expect_fraction(
+        (table[:, crop.ORDER] == crop.SKIP).all(1).mean(), 1 - recipe.jitter_probability
+    )
+    expect_fraction(table[:, crop.GREY].mean(), recipe.grey)
+    expect_fraction((table[:, crop.BLUR_SIGMA] > 0).mean(), recipe.blur)
+    expect_fraction(table[:, crop.SOLARISE].mean(), recipe.solarise)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
@@ -89,9 +77,9 @@ def test_certain_and_impossible_decisions(probability: float) -> None:
     recipe = ViewRecipe(flip=p, jitter_probability=p, grey=p, blur=p, solarise=p)
     for draw in draws_of(recipe, count=50):
         assert draw.flip == bool(p)
-        assert (draw.photometric[ORDER] != SKIP).all() == bool(p)
-        assert draw.photometric[GREY] == draw.photometric[SOLARISE] == p
-        assert (draw.photometric[BLUR_SIGMA] > 0) == bool(p)
+        assert (draw.photometric[crop.ORDER] != crop.SKIP).all() == bool(p)
+        assert draw.photometric[crop.GREY] == draw.photometric[crop.SOLARISE] == p
+        assert (draw.photometric[crop.BLUR_SIGMA] > 0) == bool(p)
 
 
 def test_factors_fill_their_ranges() -> None:
@@ -99,11 +87,11 @@ def test_factors_fill_their_ranges() -> None:
         [draw.photometric for draw in draws_of(ViewRecipe(jitter=(0.4, 1.5, 0.2, 0.1)))]
     )
     bounds = {
-        BRIGHTNESS: (0.6, 1.4),
-        CONTRAST: (0.0, 2.5),  # a factor is never negative
-        SATURATION: (0.8, 1.2),
-        HUE: (-0.1, 0.1),
-        BLUR_SIGMA: (0.1, 2.0),
+        crop.BRIGHTNESS: (0.6, 1.4),
+        crop.CONTRAST: (0.0, 2.5),  # a factor is never negative
+        crop.SATURATION: (0.8, 1.2),
+        crop.HUE: (-0.1, 0.1),
+        crop.BLUR_SIGMA: (0.1, 2.0),
     }
     for column, (low, high) in bounds.items():
         values = (table[:, column] - low) / (high - low)
@@ -115,7 +103,7 @@ def test_factors_fill_their_ranges() -> None:
 
 def test_every_order_is_equally_likely() -> None:
     table = np.stack([draw.photometric for draw in draws_of(ViewRecipe(jitter_probability=1))])
-    orders, counts = np.unique(table[:, ORDER], axis=0, return_counts=True)
+    orders, counts = np.unique(table[:, crop.ORDER], axis=0, return_counts=True)
     assert len(orders) == 24
     assert (np.sort(orders, axis=1) == np.arange(4)).all()
     for count in counts:
@@ -125,7 +113,12 @@ def test_every_order_is_equally_likely() -> None:
 def test_an_operation_without_range_is_skipped() -> None:
     recipe = ViewRecipe(jitter=(0.4, 0.0, 0.2, 0.0), jitter_probability=1)
     for draw in draws_of(recipe, count=50):
-        assert sorted(draw.photometric[ORDER]) == [SKIP, SKIP, BRIGHTNESS, SATURATION]
+        assert sorted(draw.photometric[crop.ORDER]) == [
+            crop.SKIP,
+            crop.SKIP,
+            crop.BRIGHTNESS,
+            crop.SATURATION,
+        ]
 
 
 @pytest.mark.parametrize("scale", [(0.2, 1.0), (0.05, 0.2), (0.9, 1.0)])
@@ -182,7 +175,7 @@ def test_the_view_is_the_box() -> None:
     # Each pixel's colour is its location, and a box of the view's own size is not resampled.
     rows, columns = torch.meshgrid(torch.arange(90), torch.arange(120), indexing="ij")
     image = torch.stack([rows, columns, rows * 0]).to(torch.uint8)
-    nothing = np.zeros(PHOTOMETRIC_SIZE, np.float32)
+    nothing = np.zeros(crop.PHOTOMETRIC_SIZE, np.float32)
     view = crop_view(image, ViewDraw((11, 23, 32, 32), False, nothing), 32)
     assert torch.equal(view, image[:, 11:43, 23:55])
     flipped = crop_view(image, ViewDraw((11, 23, 32, 32), True, nothing), 32)
@@ -201,7 +194,7 @@ def test_a_view_does_not_alias_the_image() -> None:
     image = torch.zeros(3, 32, 32, dtype=torch.uint8)
     for layout in (torch.contiguous_format, torch.channels_last):
         source = image[None].contiguous(memory_format=layout)[0]
-        draw = ViewDraw((0, 0, 32, 32), False, np.zeros(PHOTOMETRIC_SIZE, np.float32))
+        draw = ViewDraw((0, 0, 32, 32), False, np.zeros(crop.PHOTOMETRIC_SIZE, np.float32))
         crop_view(source, draw, 32).fill_(9)
         assert (source == 0).all()
 

@@ -5,7 +5,6 @@ import json
 import tarfile
 import zlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 BLOCK: Final = 512  # bytes; members of a tar are padded to a multiple
@@ -28,13 +27,8 @@ class TarWriter:
     def __enter__(self) -> "TarWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
             self._write(END)
         self.file.close()
 

@@ -13,17 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lewel.data.views.crop import (
-    BLUR_SIGMA,
-    BRIGHTNESS,
-    CONTRAST,
-    GREY,
-    HUE,
-    ORDER,
-    SATURATION,
-    SKIP,
-    SOLARISE,
-)
+from lewel.data.views import crop
 
 Number = torch.Tensor | float
 Out = torch.Tensor | None  # the output tensor, if not a new one; may be the images
@@ -145,10 +135,10 @@ def normalise(
 
 
 _JITTER = {
-    BRIGHTNESS: adjust_brightness,
-    CONTRAST: adjust_contrast,
-    SATURATION: adjust_saturation,
-    HUE: adjust_hue,
+    crop.BRIGHTNESS: adjust_brightness,
+    crop.CONTRAST: adjust_contrast,
+    crop.SATURATION: adjust_saturation,
+    crop.HUE: adjust_hue,
 }
 
 
@@ -158,17 +148,17 @@ def _augment_one(image: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     For large images this is faster than batched operations.
     """
     draw = draws[0].tolist()
-    for operation in draw[ORDER]:
-        if operation != SKIP:
+    for operation in draw[crop.ORDER]:
+        if operation != crop.SKIP:
             column = int(operation)
             _JITTER[column](image, draw[column], out=image)
-    if draw[GREY]:
+    if draw[crop.GREY]:
         image = _luma(image)  # one channel, expanded to three later
-    if draw[BLUR_SIGMA]:
-        support = 2 * math.ceil(_BLUR_REACH * draw[BLUR_SIGMA]) + 1
+    if draw[crop.BLUR_SIGMA]:
+        support = 2 * math.ceil(_BLUR_REACH * draw[crop.BLUR_SIGMA]) + 1
         kernel_size = min(support, blur_kernel_size(image.shape[-1]))
-        image = gaussian_blur(image, draws[:, BLUR_SIGMA], kernel_size)
-    return solarise(image) if draw[SOLARISE] else image
+        image = gaussian_blur(image, draws[:, crop.BLUR_SIGMA], kernel_size)
+    return solarise(image) if draw[crop.SOLARISE] else image
 
 
 class _Plan(NamedTuple):
@@ -190,19 +180,19 @@ def _plan(draws: torch.Tensor, device: torch.device) -> _Plan:
     a sample is changed after as many rounds as the sample has blends before it.
     """
     table = draws.numpy().T
-    order = table[ORDER].astype(np.int64)  # (4, B)
-    is_blend = (order != SKIP) & (order != HUE)
+    order = table[crop.ORDER].astype(np.int64)  # (4, B)
+    is_blend = (order != crop.SKIP) & (order != crop.HUE)
     blend = np.take_along_axis(order, np.argsort(~is_blend, axis=0, kind="stable"), axis=0)[:3]
     factor = np.take_along_axis(table, blend.clip(0), axis=0)
-    factor = np.where((blend == SKIP) | (blend == HUE), np.float32(1), factor)
+    factor = np.where((blend == crop.SKIP) | (blend == crop.HUE), np.float32(1), factor)
     numbers = np.zeros((11, draws.shape[0]), np.float32)
     numbers[0:9:3] = factor
-    numbers[1:9:3] = (1 - factor) * (blend == CONTRAST)
-    numbers[2:9:3] = (1 - factor) * (blend == SATURATION)
-    numbers[9:] = table[[HUE, BLUR_SIGMA]]
+    numbers[1:9:3] = (1 - factor) * (blend == crop.CONTRAST)
+    numbers[2:9:3] = (1 - factor) * (blend == crop.SATURATION)
+    numbers[9:] = table[[crop.HUE, crop.BLUR_SIGMA]]
     blends_before = is_blend.cumsum(0)
-    hue = [((order == HUE) & (blends_before == count)).any(0) for count in range(4)]
-    chosen = np.stack([*hue, *(table[[GREY, BLUR_SIGMA, SOLARISE]] > 0)])
+    hue = [((order == crop.HUE) & (blends_before == count)).any(0) for count in range(4)]
+    chosen = np.stack([*hue, *(table[[crop.GREY, crop.BLUR_SIGMA, crop.SOLARISE]] > 0)])
     *blends, turn, sigma = _send(numbers, device).split_with_sizes([3, 3, 3, 1, 1])
     *hues, grey, blur, solarised = _send(chosen.nonzero()[1], device).split_with_sizes(
         chosen.sum(1).tolist()
