@@ -10,8 +10,13 @@ import pytest
 import torch
 
 from lewel.cli.main import run
+from lewel.config.configure import configure
+from lewel.config.methods import as_recipe
+from lewel.config.pretrain import write_yaml
+from lewel.errors import UserError
 from lewel.evaluate.results import Results
 from lewel.evaluate.scores import accuracy
+from lewel.tasks.references import record
 from lewel.tasks.report import read_run, report
 from tests.pages.making import NASTY, picture, random_gallery
 from tests.running import metrics, tiny_run
@@ -74,6 +79,59 @@ def test_confusions_name_the_right_classes(tmp_path: Path) -> None:
     Results(tmp_path).keep("knn", {"weights": "abc", "data": "x"}, kept)
     (result,) = read_run(tmp_path).results
     assert set(result.mistakes) == {"a predicted as b (1)", "c predicted as d (1)"}
+
+
+def test_the_reference_of_its_recipe_lies_behind_a_run(tmp_path: Path) -> None:
+    config = configure("imagenet", "imagenet_lewel_b_100ep", {})
+    write_yaml(as_recipe(config), tmp_path / "config.yaml")
+    (tmp_path / "card.json").write_text('{"images": 1281167}')
+    lines = [{"step": n, "epoch": n / 10, "loss": 0.8} for n in range(1, 11)]
+    late = [{"step": n, "epoch": n / 10, "loss": 1.9} for n in range(11, 21)]
+    for written, departures in ((lines, 0), (lines + late, 1)):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in written))
+        data, page = read_run(tmp_path), report([tmp_path]).read_text(encoding="utf-8")
+        assert len(data.departures) == departures
+        assert "Grey: the authors&#39; run of batch 1,024 (imagenet_lewel_b_100ep)" in page
+        assert page.count('class="reference"') == 1  # only the loss has been written so far
+        assert ("The loss is 1.9 at epoch 1.5, where the authors" in page) == bool(departures)
+
+
+@pytest.mark.parametrize("mistake", ["other data", "other settings", "not finished"])
+def test_a_reference_is_recorded_from_finished_runs_of_the_recipe(
+    tmp_path: Path, mistake: str
+) -> None:
+    runs = [tmp_path / "0", tmp_path / "1"]
+    for seed, folder in enumerate(runs):
+        write_scenes_run(folder, seed, last=20)
+    found = record("scenes_byol", runs)
+    assert found["source"] == "2 runs, seeds 0, 1" and found["images"] == 20_000
+    assert found["loss"][0] == pytest.approx([0.075, 1.5, 1.0, 2.0])
+    assert found["knn"] == [[0.0, 0.2, 0.2, 0.2], [3.0, 0.55, 0.5, 0.6]]
+    if mistake == "other data":
+        write_scenes_run(runs[1], 1, last=20, images=16_000)
+    elif mistake == "other settings":
+        write_scenes_run(runs[1], 1, last=20, batch_size=32)
+    else:
+        write_scenes_run(runs[1], 1, last=19)
+    with pytest.raises(UserError, match=r"no finished run|different numbers"):
+        record("scenes_byol", runs)
+
+
+def write_scenes_run(
+    folder: Path, seed: int, last: int, images: int = 20_000, **given: object
+) -> None:
+    """A run folder of scenes_byol without weights; its loss is its seed plus one."""
+    folder.mkdir(exist_ok=True)
+    config = configure("scenes", "scenes_byol", {"seed": seed, **given})
+    write_yaml(as_recipe(config), folder / "config.yaml")
+    (folder / "card.json").write_text(json.dumps({"images": images}))
+    steps = [
+        {"step": n, "epoch": 0.15 * n, "loss": seed + 1.0, "embedding_std": 0.5}
+        for n in range(1, last + 1)
+    ]
+    lines = [{"step": 0, "epoch": 0.0, "knn": 0.2}, *steps]
+    lines[-1] = {**lines[-1], "knn": 0.5 + seed / 10}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_several_runs_are_written_here(

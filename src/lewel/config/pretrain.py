@@ -207,6 +207,10 @@ FREE = frozenset(
 )
 
 
+# Of a run that follows a recipe: they name its data, or do not change what is computed.
+TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
+
+
 def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
     """A recipe with the user's settings on top of it, as one checked configuration."""
     optim = recipe.get("optim")
@@ -250,6 +254,19 @@ def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
         for key in before
         if before[key] != after[key] and key.split(".")[0] not in FREE
     ]
+
+
+def follows(
+    config: PretrainConfig, recipe: dict[str, Any], overrides: dict[str, Any] | None = None
+) -> bool:
+    """Whether a run has the settings of a recipe; its data must be compared by other means."""
+    own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
+    wanted = resolve({**recipe, **own}, overrides or {})
+    if wanted.method != config.method or wanted.epochs != config.epochs:
+        return False
+    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
+
+    return not differences(wanted, resolve(as_recipe(config), {}))
 
 
 def read_config(path: Path) -> PretrainConfig:

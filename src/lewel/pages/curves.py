@@ -1,7 +1,7 @@
 """Curves of a run as coordinates; the template chart.html draws them as SVG."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,7 @@ class Chart:
     title: str
     about: str
     curves: tuple[Curve, ...]
+    reference: tuple[str, str]  # SVG paths of the mean and of the range; empty where there is none
     across: tuple[tuple[float, str], ...]  # ticks: x and label
     up: tuple[tuple[float, str], ...]  # ticks: y and label
     width: float = WIDTH
@@ -99,8 +100,12 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def charts(names: Sequence[str], metrics: Sequence[list[dict[str, Any]]]) -> list[Chart]:
-    """A chart for every metric of any run, with a curve for each run."""
+def charts(
+    names: Sequence[str],
+    metrics: Sequence[list[dict[str, Any]]],
+    reference: Mapping[str, Numbers] | None = None,
+) -> list[Chart]:
+    """A chart for every metric of any run, with a curve for each run and for the reference."""
     found = dict.fromkeys(key for lines in metrics for line in lines for key in line)
     keys = [key for key in KNOWN if key in found]
     keys += [key for key in found if key not in KNOWN and key not in ("step", "epoch")]
@@ -108,7 +113,7 @@ def charts(names: Sequence[str], metrics: Sequence[list[dict[str, Any]]]) -> lis
     for key in keys:
         points = [series(lines, key) for lines in metrics]
         if any(np.isfinite(y).any() for _, y in points):
-            drawn.append(chart(key, names, points))
+            drawn.append(chart(key, names, points, (reference or {}).get(key)))
     return drawn
 
 
@@ -123,11 +128,18 @@ def series(lines: list[dict[str, Any]], key: str) -> tuple[Numbers, Numbers]:
     return both[:, 0], both[:, 1]
 
 
-def chart(key: str, names: Sequence[str], points: list[tuple[Numbers, Numbers]]) -> Chart:
-    """One metric of all runs in one chart."""
+def chart(
+    key: str,
+    names: Sequence[str],
+    points: list[tuple[Numbers, Numbers]],
+    reference: Numbers | None = None,
+) -> Chart:
+    """One metric of all runs in one chart, before the reference's epoch, mean and range (N, 4)."""
     title, about, form = KNOWN.get(key, (key.replace("_", " ").capitalize(), "", PLAIN))
     finite = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in points]
-    all_x, all_y = (np.concatenate(side) for side in zip(*finite, strict=True))
+    behind = np.empty((0, 4)) if reference is None else reference
+    all_x = np.concatenate([behind[:, 0], *(x for x, _ in finite)])
+    all_y = np.concatenate([behind[:, 1:].ravel(), *(y for _, y in finite)])
     low, high = padded(float(all_y.min()), float(all_y.max()))
     axes = Axes(min(0.0, float(all_x.min())), float(all_x.max()) or 1.0, low, high)
     return Chart(
@@ -138,6 +150,7 @@ def chart(key: str, names: Sequence[str], points: list[tuple[Numbers, Numbers]])
             for index, (x, y) in enumerate(finite)
             if len(x)
         ),
+        reference=reference_paths(behind, axes),
         across=tuple((axes.x(x), f"{x:.6g}") for x in ticks(axes.start, axes.end)),
         up=tuple((axes.y(y), tick_label(y, form)) for y in ticks(low, high)),
     )
@@ -181,6 +194,16 @@ def curve(
         f"lowest {lowest}, highest {highest}",
         missing=missing,
     )
+
+
+def reference_paths(rows: Numbers, axes: Axes) -> tuple[str, str]:
+    """The paths of a reference's mean and of its range."""
+    if not len(rows):
+        return "", ""
+    means, lower, upper = (
+        [(axes.x(row[0]), axes.y(row[column])) for row in rows] for column in (1, 2, 3)
+    )
+    return path(means), path([*upper, *reversed(lower)]) + "Z" if upper != lower else ""
 
 
 def padded(low: float, high: float) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from lewel.pages.curves import charts
 from lewel.pages.gallery import Gallery
 from lewel.pages.pictures import file_uri
+from lewel.pages.reference import Reference
 from lewel.pages.run_data import RunData
 from lewel.pages.viewer import ShownGallery, shown_gallery
 
@@ -58,12 +59,15 @@ DETAILS = (
 def report_page(runs: Sequence[RunData], refresh: int | None = None) -> str:
     """The report of one run or several; a live page reloads every `refresh` seconds."""
     names = [run.name for run in runs]
-    drawn = charts(names, [run.metrics for run in runs])
+    reference = shared_reference(runs)
+    curves = reference.curves if reference else None
+    drawn = charts(names, [run.metrics for run in runs], curves)
     title = names[0] if len(names) == 1 else f"{len(names)} runs side by side"
     fixed = {
         "title": title,
         "runs": runs,
         "charts": drawn,
+        "reference": reference,
         "columns": result_columns(runs),
         "facts": side_by_side([{**run.highlights, **run.facts} for run in runs]),
         "settings": sorted(
@@ -74,6 +78,12 @@ def report_page(runs: Sequence[RunData], refresh: int | None = None) -> str:
         "refresh": refresh,
     }
     return within_limit(lambda detail: render("report.html", **fixed, **pictures(runs, detail)))
+
+
+def shared_reference(runs: Sequence[RunData]) -> Reference | None:
+    """The reference of all runs, if they follow the same recipe."""
+    names = {run.reference.recipe if run.reference else None for run in runs}
+    return runs[0].reference if len(names) == 1 else None
 
 
 def gallery_page(gallery: Gallery, title: str = "Alignment maps") -> str:

@@ -15,7 +15,7 @@ from lewel.config.evaluate import (
     SegmentConfig,
 )
 from lewel.config.paper import Evaluation, Row, read_paper
-from lewel.config.pretrain import PretrainConfig, differences, read_config, resolve
+from lewel.config.pretrain import PretrainConfig, follows, read_config
 from lewel.config.recipes import read_recipe
 from lewel.errors import UserError
 from lewel.evaluate.results import Entry, fingerprint
@@ -27,8 +27,6 @@ CONFIGS: dict[str, type[EvaluateConfig]] = {
     "segment": SegmentConfig,
     "detect": DetectConfig,
 }
-# Of pre-training: the data is compared by its images, the others do not change what is computed.
-TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
 # Of an evaluation: data and weights, which are compared by other means, and the seed.
 NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed"}
 # Of `EvaluateConfig`, but not in the settings that are stored with a result.
@@ -69,13 +67,8 @@ def is_trained_by(row: Row, config: PretrainConfig, card: dict[str, Any]) -> boo
     """Whether a run has a row's settings and is finished."""
     if row.recipe is None or row.dagger:
         return False
-    own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
-    wanted = resolve({**read_recipe(row.recipe), **own}, row.overrides)
-    if not wanted.epochs == config.epochs == card.get("epochs"):
-        return False
-    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
-
-    return not differences(wanted, resolve(as_recipe(config), {}))
+    finished = config.epochs == card.get("epochs")
+    return finished and follows(config, read_recipe(row.recipe), row.overrides)
 
 
 def in_words(by_table: dict[int, dict[str, float]]) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import yaml
 
 from lewel.config.pretrain import resolve
+from lewel.config.references import find_reference
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
+from lewel.pages.reference import Reference, departures
 from lewel.pages.run_data import Picture, Result, RunData
 from lewel.pages.text import (
     as_text,
@@ -75,6 +77,7 @@ class Reader:
         text = self.text(self.folder.config)
         config, card = self.config(text), self.card()
         lines = self.lines(self.folder.metrics)
+        reference = self.reference(config, card)
         return RunData(
             name=self.run.resolve().name,
             path=str(self.run),
@@ -95,6 +98,8 @@ class Reader:
             views=self.content(self.folder.views),
             predictions=self.predictions(),
             gallery=self.gallery(galleries),
+            reference=reference,
+            departures=tuple(departures(reference, lines)) if reference else (),
             problems=tuple(self.problems),
         )
 
@@ -131,6 +136,13 @@ class Reader:
                     f"{error}"
                 )
         return config
+
+    def reference(self, config: dict[str, Any], card: dict[str, Any]) -> Reference | None:
+        """The reference of the recipe that the run follows, if there is one."""
+        try:
+            return find_reference(resolve(config, {}), card) if config else None
+        except UserError:  # reported already, where the settings were read
+            return None
 
     def card(self) -> dict[str, Any]:
         """The content of card.json; empty before the first checkpoint."""
