@@ -2,6 +2,15 @@
 
 import signal
 
+# Ctrl-C, a stop by the system, a closed terminal, Ctrl-\\, and SLURM's warning before its limit.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+def signals_to_heed() -> list[signal.Signals]:
+    """The signals that stop a run; a SIGHUP that is ignored from outside (nohup) is left so."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [one for one in STOPPING if one != signal.SIGHUP or not ignored]
+
 
 class UserError(Exception):
     """Exit 2. Wrong input: names the input, its value, what was expected and the fix."""

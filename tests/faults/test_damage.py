@@ -16,7 +16,7 @@ from lewel.errors import RunError
 from lewel.losses import cosine
 from lewel.methods import lewel_b
 from lewel.train import checkpoint
-from lewel.train.checkpoint import Checkpoints
+from lewel.train.checkpoint import Checkpoints, find_damage
 from lewel.train.monitor import CollapseWatch, CorruptImages
 from tests.running import metrics, tiny_command, tiny_run
 
@@ -69,6 +69,29 @@ def test_a_damaged_checkpoint_is_reported_and_skipped(tmp_path: Path) -> None:
     store.paths()[0].write_bytes(b"nothing")
     with pytest.raises(RunError, match="No checkpoint"):
         store.load(said.append)
+
+
+def test_a_changed_byte_anywhere_in_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    path = Checkpoints(tmp_path, keep=1).save(1, {"step": 1, "weights": torch.randn(2000)})
+    content = path.read_bytes()
+    assert find_damage(path) is None
+    last = len(content) - 1
+    places = {*range(0, last, 97), *range(last - 300, last + 1), int(0.999 * last)}
+    for place in sorted(places):
+        for bit in (0x01, 0x20, 0xFF):
+            changed = bytearray(content)
+            changed[place] ^= bit
+            path.write_bytes(changed)
+            assert find_damage(path), f"byte {place} of {last + 1}"
+    for length in (0, 1, 21, last // 2, *range(last - 60, last + 1)):
+        path.write_bytes(content[:length])
+        assert find_damage(path), f"cut after {length} of {last + 1} bytes"
+
+
+def test_a_checkpoint_without_a_checksum_still_loads(tmp_path: Path) -> None:
+    torch.save({"step": 3, "weights": torch.randn(2000)}, tmp_path / "step-000000003.pt")
+    state = Checkpoints(tmp_path, 1).load(print)
+    assert state is not None and state["step"] == 3
 
 
 def test_a_checkpoint_never_runs_code(tmp_path: Path) -> None:

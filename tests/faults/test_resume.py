@@ -1,9 +1,12 @@
 """After a kill or a signal the same command resumes a run, with exactly the same result."""
 
 import os
+import pty
 import random
 import signal
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from lewel.errors import signals_to_heed
 from lewel.train.checkpoint import Checkpoints
+from lewel.train.interrupt import Interruption
 from lewel.train.run_folder import RunFolder
-from tests.running import metrics, start_process, tiny_run
+from tests.running import metrics, start_process, tiny_command, tiny_run
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -93,18 +98,51 @@ def metrics_grow(out: Path) -> bool:
     return path.exists() and len(path.read_text().splitlines()) > 4
 
 
-def test_a_signal_to_the_whole_group_saves_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_to_the_whole_group_saves_too(tmp_path: Path, number: signal.Signals) -> None:
     """As a cluster's time limit does it: workers must not die before the parent has saved."""
     process = start_process(tmp_path / "run", "--epochs", "400", "--workers", "2")
     while not metrics_grow(tmp_path / "run"):
         assert process.poll() is None
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 143, said
+    assert process.returncode == 128 + number, said
     assert "Traceback" not in said
     step = metrics(tmp_path / "run")[-1]["step"]
     assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}.pt").exists()
+
+
+def test_a_closed_terminal_saves(tmp_path: Path) -> None:
+    """As a lost ssh connection does it: the terminal is gone when the signal comes."""
+    out = tmp_path / "run"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = [sys.executable, "-m", "lewel", *tiny_command(out, "--epochs", "400")]
+        os.execv(sys.executable, words)
+    os.set_blocking(terminal, False)
+    while not metrics_grow(out):
+        with suppress(BlockingIOError):
+            os.read(terminal, 4096)
+        time.sleep(0.02)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 129
+    step = metrics(out)[-1]["step"]
+    assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    """A SIGHUP that is ignored from outside stays ignored, by ranks that are started too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interruption.number is None
+        assert signal.SIGHUP not in signals_to_heed()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.SIGHUP in signals_to_heed()
 
 
 def test_killed_before_the_second_checkpoint(tmp_path: Path) -> None:

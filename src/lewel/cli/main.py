@@ -9,9 +9,8 @@ from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 from rich.console import Console
 
-from lewel.errors import Interrupted, RunError, UserError, system_message
+from lewel.errors import STOPPING, Interrupted, RunError, UserError, system_message
 from lewel.progress import rank_from_outside
-from lewel.train.interrupt import STOPPING
 
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
 GROUPS = {

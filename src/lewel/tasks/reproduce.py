@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from lewel.errors import Interrupted
+from lewel.errors import Interrupted, signals_to_heed
 from lewel.files import write_atomically
 from lewel.tasks.reproduction_plan import Backbone
-from lewel.train.interrupt import STOPPING
 
 
 class Worker:
@@ -31,7 +30,7 @@ class Worker:
 
     def work(self, queue: list[Backbone]) -> int:
         """Do all that is not done -> how many parts failed; raises Interrupted after a signal."""
-        before = {number: signal.signal(number, self.stop) for number in STOPPING}
+        before = {number: signal.signal(number, self.stop) for number in signals_to_heed()}
         try:
             for group in (True, False):  # controls need a pre-trained run's folder
                 chosen = [one for one in queue if (one.row.kind == "pretrained") is group]

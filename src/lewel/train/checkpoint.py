@@ -1,5 +1,8 @@
-"""Checkpoints, written atomically; damaged ones are skipped on loading."""
+"""Checkpoints, written atomically with a checksum; damaged ones are skipped on loading."""
 
+import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
@@ -12,6 +15,11 @@ from lewel.errors import RunError
 from lewel.files import write_atomically
 
 State = dict[str, Any]
+# The comment at the end of the zip file: this, and the CRC-32 of all bytes before its digits.
+SEAL = b"lewel checkpoint, crc32 "
+DIGITS = 8
+ZIP_END = 22  # bytes of the last record of a zip file without a comment
+BLOCK = 1 << 20
 
 
 class Checkpoints:
@@ -30,7 +38,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step-{step:09d}.pt"
         try:
-            write_atomically(path, lambda aside: torch.save(state, aside))
+            write_atomically(path, lambda aside: write_sealed(state, aside))
         except (OSError, RuntimeError) as error:
             kept = self.paths()
             raise RunError(
@@ -48,8 +56,7 @@ class Checkpoints:
         """The newest intact checkpoint, or None where there is none."""
         for path in reversed(self.paths()):
             try:
-                with ZipFile(path) as archive:
-                    damaged = archive.testzip()
+                damaged = find_damage(path)
                 if damaged is None:
                     state: State = torch.load(path, map_location="cpu", weights_only=True)
                     self.newest = state["step"]
@@ -63,6 +70,51 @@ class Checkpoints:
                 f"No checkpoint in {self.folder} can be read: restore one, or use another --out."
             )
         return None
+
+
+def write_sealed(state: State, path: Path) -> None:
+    """Write a state by torch.save, and its checksum as the comment of the zip file."""
+    torch.save(state, path)
+    with path.open("r+b") as file:
+        file.seek(-2, os.SEEK_END)  # the length of the comment, 0 until now
+        file.write(struct.pack("<H", len(SEAL) + DIGITS) + SEAL)
+    digits = _crc(path, path.stat().st_size)
+    with path.open("ab") as file:
+        file.write(digits)
+
+
+def find_damage(path: Path) -> str | None:
+    """What is damaged in a checkpoint; None if all its bytes are as they were written.
+
+    Version 0.1 wrote no checksum of its own: there the zip file's checksums of the tensors count.
+    """
+    size = path.stat().st_size
+    tail = _tail(path, len(SEAL) + DIGITS)
+    if tail.startswith(SEAL):
+        same = tail.removeprefix(SEAL) == _crc(path, size - DIGITS)
+        return None if same else "its checksum differs"
+    end = tail[-ZIP_END:]
+    if not (end.startswith(b"PK\5\6") and end.endswith(b"\0\0")):
+        return "its end is missing or changed"
+    with ZipFile(path) as archive:
+        return archive.testzip()
+
+
+def _tail(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-min(count, path.stat().st_size), os.SEEK_END)
+        return file.read()
+
+
+def _crc(path: Path, size: int) -> bytes:
+    """The CRC-32 of the first bytes of a file, as hexadecimal digits."""
+    value = 0
+    with path.open("rb") as file:
+        while size > 0:
+            block = file.read(min(BLOCK, size))
+            value = zlib.crc32(block, value)
+            size -= BLOCK
+    return f"{value:08x}".encode("ascii")
 
 
 def _reason(error: BaseException) -> str:

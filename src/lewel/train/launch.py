@@ -16,12 +16,11 @@ from typing import Any
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from lewel.errors import Interrupted, RunError, UserError, system_message
+from lewel.errors import Interrupted, RunError, UserError, signals_to_heed, system_message
 from lewel.ops.ranks import leave, ranks
 from lewel.progress import rank_from_outside
 from lewel.train.devices import quieten
 from lewel.train.fabric import Fabric
-from lewel.train.interrupt import STOPPING
 
 ENDINGS = {"UserError": UserError, "RunError": RunError}
 
@@ -112,7 +111,7 @@ def _forward_signals() -> Iterator[list[int]]:
 
     before = {}
     with suppress(ValueError):  # not the main thread: the caller handles signals
-        before = {number: signal.signal(number, forward) for number in STOPPING}
+        before = {number: signal.signal(number, forward) for number in signals_to_heed()}
     logger = logging.getLogger("torch.multiprocessing.spawn")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of ending the other ranks
