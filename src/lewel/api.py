@@ -165,9 +165,9 @@ def recipes(kind: Literal["pretrain", "eval"] = "pretrain") -> dict[str, str]:
     return list_recipes(kind)
 
 
-def report(*runs: Name, out: Maybe = None) -> Path:
+def report(*runs: Name, out: Maybe = None, overwrite: bool = False) -> Path:
     """One self-contained HTML page about one or several runs; its path."""
-    return report_task.report([Path(run) for run in runs], _path(out))
+    return report_task.report([Path(run) for run in runs], _path(out), overwrite=overwrite)
 
 
 def export(backbone: Name, to: str, *, out: Maybe = None, **settings: Any) -> export_task.Exported:

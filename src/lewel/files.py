@@ -1,15 +1,26 @@
-"""Atomic writes."""
+"""Atomic writes, and which files lewel wrote itself: these may be replaced, others are not."""
 
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+
+from lewel.errors import UserError
+
+SEARCHED = 16_384  # bytes at both ends of a file that may hold the mark
+ZIP_END = b"PK\5\6"  # begins the last record of a zip file, 22 bytes without a comment
+PNG_HEAD = 33  # bytes of a PNG before its second chunk
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write to a temporary file beside `path`, fsync it and rename it to `path`."""
     temp = path.with_name(path.name + ".partial")
     try:
+        temp.touch()
+        mode = temp.stat().st_mode  # what the umask allows; safetensors would choose 0600
         write(temp)
+        temp.chmod(mode)
         with open(temp, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temp, path)
@@ -20,3 +31,74 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.fsync(folder)  # the rename itself must survive a power cut
     finally:
         os.close(folder)
+
+
+def mark(command: str) -> str:
+    """The text by which a file is known as the output of a command."""
+    return f"written by lewel {command}"
+
+
+def write_marked(path: Path, command: str, write: Callable[[Path], object]) -> None:
+    """Write the output of a command atomically, with its mark.
+
+    Zip files, PNGs and HTML pages get the mark here; other formats must hold it already.
+    """
+
+    def write_both(temp: Path) -> None:
+        write(temp)
+        _add_mark(temp, mark(command).encode("ascii"))
+        assert is_output_of(temp, command)
+
+    write_atomically(path, write_both)
+
+
+def is_output_of(path: Path, command: str) -> bool:
+    """Whether a file carries the mark of a command."""
+    with path.open("rb") as file:
+        head = file.read(SEARCHED)
+        file.seek(-min(SEARCHED, path.stat().st_size), os.SEEK_END)
+        return mark(command).encode("ascii") in head + file.read()
+
+
+def refuse_foreign(path: Path, command: str, overwrite: bool = False) -> None:
+    """Raise UserError if a file exists that this command did not write; call it before the work."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, expected a file: choose another --out.")
+    if path.exists() and not overwrite and not is_output_of(path, command):
+        raise UserError(
+            f"{path} exists and was not written by `lewel {command}`: choose another --out, or "
+            "replace it with --overwrite."
+        )
+
+
+def free_path(path: Path, command: str) -> Path:
+    """The path, or a numbered one beside it where the file is another's."""
+    number, free = 1, path
+    while free.exists() and not is_output_of(free, command):
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
+
+
+def add_zip_comment(path: Path, comment: bytes) -> None:
+    """Add a comment to the end of a zip file, such as .npz or torch's .pth; readers skip it."""
+    with path.open("r+b") as file:
+        file.seek(-22, os.SEEK_END)
+        end = file.read()
+        assert end.startswith(ZIP_END) and end.endswith(b"\0\0"), f"{path} has a comment already"
+        file.seek(-2, os.SEEK_END)
+        file.write(struct.pack("<H", len(comment)) + comment)
+
+
+def _add_mark(path: Path, text: bytes) -> None:
+    with path.open("rb") as file:
+        first = file.read(16).lower()
+    if first.startswith(b"pk"):
+        add_zip_comment(path, text)
+    elif first.startswith(b"\x89png"):
+        content, chunk = path.read_bytes(), b"tEXtSoftware\0" + text
+        chunk = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        path.write_bytes(content[:PNG_HEAD] + chunk + content[PNG_HEAD:])
+    elif first.startswith(b"<!doctype html>"):
+        head, end, rest = path.read_bytes().partition(b"\n")
+        path.write_bytes(head + end + b"<!-- " + text + b" -->\n" + rest)

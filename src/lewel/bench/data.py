@@ -23,7 +23,7 @@ from lewel.data.sources.source import Source, Subset
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import TwoViews, finish_views
 from lewel.errors import UserError
-from lewel.files import write_atomically
+from lewel.files import write_marked
 from lewel.nn.backbone import MEAN, STD
 from lewel.train.allocator import keep_freed_memory
 
@@ -184,4 +184,4 @@ def plot_data(result: dict[str, Any], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("images a second on one core, two views each")
     axes.set_title(result["title"])
-    write_atomically(path, lambda temp: figure.savefig(temp, format="png", dpi=120))
+    write_marked(path, "bench", lambda temp: figure.savefig(temp, format="png", dpi=120))

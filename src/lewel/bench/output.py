@@ -10,26 +10,33 @@ from rich.table import Table
 
 from lewel.bench.machine import machine_line
 from lewel.errors import UserError
-from lewel.files import write_atomically
+from lewel.files import mark, refuse_foreign, write_atomically, write_marked
 
 Rows = Sequence[Sequence[str]]
 WIDEST = 132  # columns of text of the widest table
 
 
-def make_folder(folder: Path, name: str) -> None:
-    """Make the folder for results of this name; raises UserError if it cannot be made."""
+def files_of(folder: Path, name: str) -> tuple[Path, Path]:
+    """The files of results of this name: JSON, and a plot."""
+    return folder / f"{name}.json", folder / f"{name}.png"
+
+
+def make_folder(folder: Path, name: str, overwrite: bool) -> None:
+    """Make the folder for results of this name; raises UserError if they cannot be written."""
     if Path(name).name != name:
         raise UserError(f"--name {name}: expected a name without a folder; --out is the folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be created: {error.strerror}.") from None
+    for file in files_of(folder, name):
+        refuse_foreign(file, "bench", overwrite)
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write a result as indented JSON."""
-    text = json.dumps(result, indent=1) + "\n"
-    write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
+    text = json.dumps({"writer": mark("bench"), **result}, indent=1) + "\n"
+    write_marked(path, "bench", lambda temp: temp.write_text(text, encoding="utf-8"))
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
@@ -58,5 +65,5 @@ def put_section(path: Path, title: str, body: str, machine: dict[str, Any]) -> N
         text = head + section + rest.partition(end)[2].removeprefix("\n")
     else:
         text = before.rstrip("\n") + "\n\n" + section
-    make_folder(path.parent, path.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))

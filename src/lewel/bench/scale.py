@@ -17,7 +17,7 @@ from lewel.bench.processes import speed_of_ranks, speed_of_workers
 from lewel.bench.steps import OurStep, new_method
 from lewel.bench.timing import Bar, interleaved
 from lewel.bench.workload import Workload
-from lewel.files import write_atomically
+from lewel.files import write_marked
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from lewel.nn.heads import AlignedHeadSpec, CoupledHead
@@ -192,4 +192,4 @@ def plot_scale(result: dict[str, Any], path: Path) -> None:
     for panel in panels[len(axes) :]:
         panel.set_visible(False)
     figure.suptitle(result["title"])
-    write_atomically(path, lambda temp: figure.savefig(temp, format="png", dpi=120))
+    write_marked(path, "bench", lambda temp: figure.savefig(temp, format="png", dpi=120))

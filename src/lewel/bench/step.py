@@ -21,7 +21,7 @@ from lewel.bench.steps import BOUND, OurStep, TimedStep, our_steps
 from lewel.bench.timing import Bar, interleaved, quartiles, ratio
 from lewel.bench.workload import Workload
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import write_marked
 from lewel.train.allocator import keep_freed_memory
 
 HEADER = (
@@ -258,4 +258,4 @@ def plot_steps(result: dict[str, Any], path: Path) -> None:
         right.invert_yaxis()
         right.legend(fontsize="small")
     figure.suptitle(result["title"])
-    write_atomically(path, lambda temp: figure.savefig(temp, format="png", dpi=120))
+    write_marked(path, "bench", lambda temp: figure.savefig(temp, format="png", dpi=120))

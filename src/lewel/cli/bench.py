@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from lewel.cli.output import say
-from lewel.cli.parameters import All, Positive
+from lewel.cli.parameters import All, Flag, Positive
+from lewel.config.commands import OVERWRITE
 
 if TYPE_CHECKING:
     from lewel.bench.workload import Workload
@@ -39,6 +40,7 @@ class Output:
     markdown: Annotated[
         Path | None, about("Put the table into this Markdown file, in place of an older one.")
     ] = None
+    overwrite: Annotated[Flag, about(OVERWRITE)] = False
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def begin(output: Output, name: str) -> tuple[Console, int]:
 
     from lewel.bench.output import make_folder
 
-    make_folder(output.out, output.name or name)
+    make_folder(output.out, output.name or name, output.overwrite)
     return Console(), output.threads or torch.get_num_threads()
 
 
@@ -239,13 +241,13 @@ def finish(
     plot: Callable[[dict[str, Any], Path], None],
 ) -> None:
     """Print the tables; write JSON, plot and Markdown."""
-    from lewel.bench.output import markdown_table, print_table, put_section, write_json
+    from lewel.bench.output import files_of, markdown_table, print_table, put_section, write_json
 
     shown = [(header, rows) for header, rows in tables if rows]
     for header, rows in shown:
         print_table(console, header, rows)
     name = output.name or result["bench"]
-    json_file, picture = output.out / f"{name}.json", output.out / f"{name}.png"
+    json_file, picture = files_of(output.out, name)
     write_json(json_file, result)
     plot(result, picture)
     written = [json_file, picture]

@@ -7,6 +7,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from lewel.cli.output import program, say
+from lewel.cli.parameters import Flag
+from lewel.config.commands import OVERWRITE
 
 
 def report(
@@ -14,13 +16,14 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="The page; by default report.html in the run folder.")
     ] = None,
+    overwrite: Annotated[Flag, Parameter(help=OVERWRITE)] = False,
 ) -> None:
     """Write a report of one or several runs as one self-contained HTML page."""
     from lewel.tasks import report as task
 
     console = Console()
     with console.status("reading the run"):
-        path = task.report(list(runs), out)
+        path = task.report(list(runs), out, overwrite=overwrite)
     say(
         console,
         f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)",

@@ -63,6 +63,7 @@ def reproduce(
     if list:
         show_state(console, queue, jobs or cores())
         return
+    setup.refuse_other_files()
     if slurm:
         from lewel.tasks.reproduction_slurm import write_jobs
 

@@ -11,6 +11,7 @@ Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 Architecture = Annotated[str | None, Parameter(alias="--network")]
 RandomInit = Annotated[bool, Parameter(alias="--random-init", negative=())]
 Flag = Annotated[bool, Parameter(negative=())]
+OVERWRITE = "Replace existing files that this command did not write."
 
 
 class EmbedConfig(Settings):
@@ -24,6 +25,7 @@ class EmbedConfig(Settings):
     batch_size: int = Field(256, ge=1, description="Images at a time.")
     workers: int | None = Field(None, ge=0, description="Processes that read images.")
     accelerator: Accelerator = Field("auto", description="Device type.")
+    overwrite: Flag = Field(False, description=OVERWRITE)
 
 
 class ExportConfig(Settings):
@@ -41,6 +43,7 @@ class ExportConfig(Settings):
     opset: int = Field(18, ge=1, description="The operator set of an ONNX file.")
     partial: Flag = Field(False, description="Load weights that fit only a part of the network.")
     untrained: RandomInit = Field(False, description="Export the randomly initialised network.")
+    overwrite: Flag = Field(False, description=OVERWRITE)
 
 
 class ImportConfig(Settings):
@@ -54,6 +57,7 @@ class ImportConfig(Settings):
     )
     image_size: int | None = Field(None, ge=8, description="Of its training; 224 by default.")
     partial: Flag = Field(False, description="Load weights that fit only a part of the network.")
+    overwrite: Flag = Field(False, description="Replace a backbone and a card that are there.")
 
 
 class MapsConfig(Settings):
@@ -70,6 +74,7 @@ class MapsConfig(Settings):
         None, ge=16, description="Side of the views; by default the run's. Larger: finer maps."
     )
     seed: int = Field(0, ge=0, description="Decides the views.")
+    overwrite: Flag = Field(False, description=OVERWRITE)
 
 
 class PackConfig(Settings):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import mark, write_marked
 
 OPSET = 18
 OPSETS = range(13, 24)
@@ -71,7 +71,7 @@ def write_program(path: Path, net: nn.Module, images: Tensor) -> None:
         with temp.open("wb") as file:  # given a path, torch requires its own suffix
             torch.export.save(program, file)
 
-    write_atomically(path, write)
+    write_marked(path, "export", write)
 
 
 def program_features(path: Path, images: Tensor) -> list[Tensor]:
@@ -111,7 +111,8 @@ def write_onnx(path: Path, net: nn.Module, images: Tensor, opset: int = OPSET) -
             f"This network cannot be written in ONNX's opset {opset} (torch writes {written}): "
             f"use --opset {written}."
         )
-    write_atomically(path, lambda temp: program.save(temp, external_data=False))
+    program.model.doc_string = mark("export")
+    write_marked(path, "export", lambda temp: program.save(temp, external_data=False))
 
 
 def onnx_features(path: Path, images: Tensor) -> list[Tensor]:

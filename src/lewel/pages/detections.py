@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from lewel.files import write_atomically
+from lewel.files import free_path, write_marked
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -50,8 +50,8 @@ def colour(number: int) -> tuple[int, int, int]:
     return COLOURS[number % len(COLOURS)]
 
 
-def save_pair(ground_truth: Image.Image, found: Image.Image, caption: str, path: Path) -> None:
-    """Two pictures side by side above a line of text, as a PNG."""
+def save_pair(ground_truth: Image.Image, found: Image.Image, caption: str, path: Path) -> Path:
+    """Two pictures side by side above a line of text, as a PNG -> the file."""
     page = Image.new(
         "RGB", (ground_truth.width + GAP + found.width, ground_truth.height + 16), "white"
     )
@@ -59,4 +59,6 @@ def save_pair(ground_truth: Image.Image, found: Image.Image, caption: str, path:
     page.paste(found, (ground_truth.width + GAP, 0))
     ImageDraw.Draw(page).text((2, ground_truth.height + 2), caption, fill="black")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda aside: page.save(aside, format="PNG"))
+    path = free_path(path, "detect")
+    write_marked(path, "detect", lambda aside: page.save(aside, format="PNG"))
+    return path

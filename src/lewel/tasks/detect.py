@@ -236,10 +236,8 @@ def draw(run: EvaluationRun, detections: list[ImageDetections], val: BoxSource) 
         labels = [f"{names[one.classes[n]]} {one.scores[n]:.2f}" for n in sure]
         right = draw_objects(image, one.boxes[sure], one.classes[sure].tolist(), labels, bits)
         path = folder / f"detect-{val.name}-{config.arch}{suffix}-lr{config.lr}-{one.image + 1}.png"
-        save_pair(
-            left, right, f"{val.describe(one.image)}: ground truth, and scores over {SURE}", path
-        )
-        paths.append(path)
+        caption = f"{val.describe(one.image)}: ground truth, and scores over {SURE}"
+        paths.append(save_pair(left, right, caption, path))
     return [path.name for path in paths]
 
 

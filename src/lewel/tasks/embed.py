@@ -14,7 +14,7 @@ from lewel.data.sources.source import Source, digest
 from lewel.errors import RunError, UserError
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.results import fingerprint
-from lewel.files import write_atomically
+from lewel.files import mark, refuse_foreign, write_atomically, write_marked
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.interop.lookup import weights_file
 from lewel.progress import Bar
@@ -42,6 +42,7 @@ def embed(
         raise UserError(f"--out {out} ends in {out.suffix!r}: expected .parquet or .npz.")
     if out.suffix == ".parquet":
         _need_pyarrow()
+    refuse_foreign(out, "embed", config.overwrite)
     network = find_network(what, config.backbone, config.image_size)
     fabric = open_fabric(placement(1, 1), config.accelerator, "32", False)
     source = open_data(data, image_size=network.image_size, limit=config.limit).unlabelled
@@ -68,7 +69,7 @@ def embed(
             _refuse_corrupt(source, indices, readable)
             values = rows.numpy()
             write_atomically(file, lambda aside, v=values: _save(aside, v))  # type: ignore[misc]
-    write_atomically(out, lambda aside: _join(aside, out.suffix, parts, source))
+    write_marked(out, "embed", lambda aside: _join(aside, out.suffix, parts, source))
     for file in (*parts.glob("*.npy"), parts / CLAIM):
         file.unlink()
     parts.rmdir()
@@ -92,7 +93,7 @@ def _claim(parts: Path, settings: str) -> None:
     except OSError as error:
         raise UserError(f"{parts} cannot be written: {error.strerror}.") from None
     claimed = parts / CLAIM
-    if claimed.exists() and claimed.read_text() != settings:
+    if claimed.read_text() != settings if claimed.exists() else any(parts.iterdir()):
         raise UserError(f"{parts} holds parts of other features: remove it, or use another --out.")
     claimed.write_text(settings)
 
@@ -131,7 +132,8 @@ def _join(aside: Path, kind: str, parts: Path, source: Source) -> None:
     fields = [("path", pa.string()), ("embedding", pa.list_(pa.float32(), width))]
     if names is not None:
         fields.insert(1, ("label", pa.string()))
-    with pq.ParquetWriter(aside, pa.schema(fields)) as writer:
+    schema = pa.schema(fields, {"writer": mark("embed")})
+    with pq.ParquetWriter(aside, schema) as writer:
         start = 0
         for part in files:
             rows = np.load(part)
@@ -140,7 +142,7 @@ def _join(aside: Path, kind: str, parts: Path, source: Source) -> None:
             columns = [pa.array(paths[start:end]), vectors]
             if names is not None:
                 columns.insert(1, pa.array(names[start:end]))
-            writer.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             start = end
 
 

@@ -12,7 +12,7 @@ from torchvision import models
 
 from lewel.config.commands import ExportConfig
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import mark, refuse_foreign, write_marked
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.export import (
     detectron2_checkpoint,
@@ -41,6 +41,7 @@ ENDINGS = {
     "onnx": ".onnx",
     "torch-export": ".pt2",
 }
+BESIDE = {"detectron2": (".yaml",), "mmseg": (".py",)}  # a config beside the weights
 CLOSE = 1e-4  # tolerance of features, relative to the largest one above 1
 
 
@@ -77,6 +78,8 @@ def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported
     if config.to == "onnx":
         need_onnx()
     path = _target(what, config.to, out)
+    for file in (path, *(path.with_suffix(ending) for ending in BESIDE.get(config.to, ()))):
+        refuse_foreign(file, "export", config.overwrite)
     net = plain(open_backbone(what, network, partial=config.partial, random_init=config.untrained))
     for parameter in net.parameters():
         parameter.requires_grad_(False)
@@ -111,7 +114,7 @@ def _target(what: str, to: str, out: Path | None) -> Path:
 
 def _to_torchvision(work: Work) -> Exported:
     name, path = work.network.name, work.path
-    write_atomically(path, lambda aside: torch.save(work.tensors(), aside))
+    write_marked(path, "export", lambda aside: torch.save(work.tensors(), aside))
     if name in models.list_models():
         net, how = models.get_model(name), f"torchvision.models.{name}()"
     else:
@@ -134,7 +137,7 @@ def _to_timm(work: Work) -> Exported:
     import timm
 
     name, path = work.network.name, work.path
-    write_weights(path, work.net, {})
+    write_weights(path, work.net, {"writer": mark("export")})
     pooled = False
     settings: dict[str, Any] = {}
     if name.startswith("timm/"):
@@ -163,14 +166,14 @@ def _to_detectron2(work: Work) -> Exported:
 
     network, path, tensors = work.network, work.path, work.tensors()
     checkpoint = detectron2_checkpoint(tensors)
-    write_atomically(path, lambda aside: torch.save(checkpoint, aside))
+    write_marked(path, "export", lambda aside: torch.save(checkpoint, aside))
     counted = {n: v for n, v in tensors.items() if not n.endswith("num_batches_tracked")}
     _compare_tensors(work, read_weights(path), counted)
     config = path.with_suffix(".yaml")
     settings = detectron2_config(network.name, path.resolve(), network.mean, network.std)
-    text = "# Merge this over a config of detectron2 that has a ResNet.\n"
+    text = f"# {mark('export')}: merge this over a config of detectron2 that has a ResNet.\n"
     text += yaml.safe_dump(settings, sort_keys=False)
-    write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
+    write_marked(config, "export", lambda aside: aside.write_text(text, encoding="utf-8"))
     loading = (
         "from detectron2 import config, model_zoo",
         "cfg = config.get_cfg()  # then any config with a ResNet, such as",
@@ -184,13 +187,13 @@ def _to_detectron2(work: Work) -> Exported:
 
 def _to_mmseg(work: Work) -> Exported:
     network, path, tensors = work.network, work.path, work.tensors()
-    write_atomically(path, lambda aside: torch.save(mmseg_checkpoint(tensors), aside))
+    write_marked(path, "export", lambda aside: torch.save(mmseg_checkpoint(tensors), aside))
     _compare_tensors(work, from_mmseg(read_weights(path)), tensors)
     config = path.with_suffix(".py")
     settings = mmseg_config(network.name, path.resolve(), network.mean, network.std)
-    text = "# Merge this over a config of mmseg; mmdet takes it too, without `pretrained`.\n"
+    text = f"# {mark('export')}: merge this over a config of mmseg (or mmdet, no `pretrained`).\n"
     text += f"model = {pformat(settings, sort_dicts=False, width=100)}\n"
-    write_atomically(config, lambda aside: aside.write_text(text, encoding="utf-8"))
+    write_marked(config, "export", lambda aside: aside.write_text(text, encoding="utf-8"))
     loading = (
         "from mmengine import Config",
         "cfg = Config.fromfile('configs/fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py')",

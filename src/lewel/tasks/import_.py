@@ -11,7 +11,7 @@ import torch
 from lewel.config.commands import ImportConfig
 from lewel.errors import UserError
 from lewel.evaluate.results import fingerprint
-from lewel.files import write_atomically
+from lewel.files import mark, refuse_foreign, write_atomically
 from lewel.interop.backbones import Network, find_network
 from lewel.interop.lookup import read_card
 from lewel.interop.weights import fill, read_weights
@@ -35,8 +35,13 @@ def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Import
     if file.suffix == ".safetensors" and "backbone" in read_card(file):
         raise UserError(f"{file} was written by lewel: use it directly, without importing.")
     folder = RunFolder(out or Path("runs") / file.name.split(".")[0])
-    if folder.path.is_file() or folder.config.exists() or folder.backbone.exists():
-        raise UserError(f"--out {folder.path} already exists: choose a new folder.")
+    known = folder.backbone.exists() and not config.overwrite
+    if folder.path.is_file() or folder.config.exists() or known:
+        raise UserError(
+            f"--out {folder.path} already exists: choose a new folder"
+            f"{', or replace its backbone with --overwrite' if known else ''}."
+        )
+    refuse_foreign(folder.card, "import", config.overwrite)
     tensors = read_weights(file)
     network = find_network(file, config.backbone, config.image_size)
     if config.stem is not None:
@@ -45,6 +50,7 @@ def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Import
     initialised = fill(built.net, tensors, str(file), config.partial)
     card: dict[str, Any] = {
         "method": "imported",
+        "writer": mark("import"),
         "backbone": network.name,
         "stem": network.stem,
         "width": network.width,

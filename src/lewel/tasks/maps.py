@@ -27,7 +27,7 @@ from lewel.evaluate.map_selection import (
 )
 from lewel.evaluate.maps import map_note, maps_of
 from lewel.evaluate.views import MapViews, make_views
-from lewel.files import write_atomically
+from lewel.files import refuse_foreign, write_marked
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import MEAN, STD
 from lewel.nn.heads import Encoder
@@ -177,16 +177,24 @@ def maps(
     out: Path | None = None,
 ) -> Mapped:
     """A gallery of maps, written to maps/ of the run folder or to another one."""
+    folder = out or run.expanduser() / "maps"
+    for file in gallery_files(folder):
+        refuse_foreign(file, "maps", config.overwrite)
     gallery = gallery_of(run, images, config)
-    return Mapped(gallery, write_gallery(gallery, out or run.expanduser() / "maps"))
+    return Mapped(gallery, write_gallery(gallery, folder))
+
+
+def gallery_files(folder: Path) -> tuple[Path, Path]:
+    """The files of a gallery."""
+    return folder / "maps.png", folder / "maps.html"
 
 
 def write_gallery(gallery: Gallery, out: Path) -> tuple[Path, Path]:
     """Write a gallery as maps.png and maps.html to a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    picture, page = out / "maps.png", out / "maps.html"
+    picture, page = gallery_files(out)
     content, text = png(grid(gallery)), gallery_page(gallery)
-    write_atomically(picture, lambda aside: aside.write_bytes(content))
+    write_marked(picture, "maps", lambda aside: aside.write_bytes(content))
     # File names may contain bytes that are not UTF-8.
-    write_atomically(page, lambda aside: aside.write_bytes(text.encode("utf-8", "replace")))
+    write_marked(page, "maps", lambda aside: aside.write_bytes(text.encode("utf-8", "replace")))
     return picture, page

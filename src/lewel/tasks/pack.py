@@ -35,6 +35,7 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
     """Pack any data into a folder, or resume an earlier call, or repair damaged shards."""
     if "://" in out:
         raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
+    refuse_within(source, Path(out).expanduser())
     settings = Settings(
         Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
     )
@@ -42,6 +43,13 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
     beside = cores() if cores() > 1 else 0  # one core encodes in this process
     index = packing.run(beside if config.workers is None else config.workers)
     return PackedShards.of(out, index, len(packing.corrupt))
+
+
+def refuse_within(source: str, out: Path) -> None:
+    """Shards in the data's own folder would be a part of the data."""
+    data = Path(source).expanduser()
+    if data.is_dir() and out.resolve().is_relative_to(data.resolve()):
+        raise UserError(f"{out} lies in the data {source}: pack into a folder outside of it.")
 
 
 def check(place: str, console: Console | None = None) -> PackedShards:

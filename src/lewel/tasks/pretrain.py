@@ -292,4 +292,7 @@ def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:
     """A picture of what the network will see: eight images, one column each, one row a view."""
     keys = next(plan.order.keys(0, 1))[:8]
     views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)
-    save_image(torch.cat(views), folder.views, nrow=len(keys))
+    picture = torch.cat(views)
+    write_atomically(
+        folder.views, lambda aside: save_image(picture, aside, nrow=len(keys), format="PNG")
+    )

@@ -12,7 +12,7 @@ import yaml
 from lewel.config.pretrain import resolve
 from lewel.config.references import find_reference
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import refuse_foreign, write_marked
 from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
 from lewel.pages.reference import Reference, departures
@@ -39,7 +39,11 @@ MISTAKES = 5  # confusions that are shown of a result
 
 
 def report(
-    runs: list[Path], out: Path | None = None, galleries: Galleries = gallery_of_run
+    runs: list[Path],
+    out: Path | None = None,
+    galleries: Galleries = gallery_of_run,
+    *,
+    overwrite: bool = False,
 ) -> Path:
     """Write the page of some runs -> its path."""
     if not runs:
@@ -54,9 +58,10 @@ def report(
         raise UserError(f"--out {out} is a folder: expected a file, such as {out / 'report.html'}.")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: the folder {out.parent} does not exist.")
+    refuse_foreign(out, "report", overwrite)
     page = report_page([read_run(run, galleries) for run in runs])
     # File names may contain bytes that are not UTF-8.
-    write_atomically(out, lambda aside: aside.write_bytes(page.encode("utf-8", "replace")))
+    write_marked(out, "report", lambda aside: aside.write_bytes(page.encode("utf-8", "replace")))
     return out
 
 

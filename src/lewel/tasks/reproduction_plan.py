@@ -34,6 +34,15 @@ class Setup:
     def scale(self) -> Scale:
         return read_scales()[self.scale_name]
 
+    def refuse_other_files(self) -> None:
+        """Raise UserError if the folder holds files that no reproduction wrote."""
+        found = {path.name for path in self.out.iterdir()} if self.out.exists() else set()
+        pages = {"pages"} if "backbones" in found else set()  # these are written last
+        script = self.out / "slurm" / "array.sbatch"
+        foreign = script.exists() and b"lewel-reproduce" not in script.read_bytes()
+        if found - {"backbones", "slurm", *pages} or foreign:
+            raise UserError(f"--out {self.out.parent} holds other files: choose another --out.")
+
     def path(self, text: str) -> str:
         """A path or a name in which {root} is the data's folder."""
         return text.replace("{root}", str(self.root))

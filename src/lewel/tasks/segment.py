@@ -22,7 +22,7 @@ from lewel.data.views.resize import resize
 from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import RunError, UserError
 from lewel.evaluate.iou import count_pixels, mean_iou
-from lewel.files import write_atomically
+from lewel.files import free_path, write_marked
 from lewel.interop.backbones import Network
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import gather, gather_objects, rank, ranks
@@ -208,8 +208,9 @@ def keep_picture(run: EvaluationRun, number: int, image: Tensor, *masks: Tensor)
     name = f"predictions/segment-{evaluator.train.name}{suffix}-lr{config.lr}-{number}.png"
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
     picture = side_by_side(image, *masks)
-    write_atomically(folder / name, lambda aside: picture.save(aside, format="PNG"))
-    return name
+    file = free_path(folder / name, "segment")
+    write_marked(file, "segment", lambda aside: picture.save(aside, format="PNG"))
+    return f"predictions/{file.name}"
 
 
 def segment(backbone: str, config: SegmentConfig, out: Path | None, console: Console) -> Segmented:

@@ -1,7 +1,6 @@
 """Checkpoints, written atomically with a checksum; damaged ones are skipped on loading."""
 
 import os
-import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,12 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from lewel.errors import RunError
-from lewel.files import write_atomically
+from lewel.files import ZIP_END, add_zip_comment, write_atomically
 
 State = dict[str, Any]
 # The comment at the end of the zip file: this, and the CRC-32 of all bytes before its digits.
 SEAL = b"lewel checkpoint, crc32 "
 DIGITS = 8
-ZIP_END = 22  # bytes of the last record of a zip file without a comment
 BLOCK = 1 << 20
 
 
@@ -75,11 +73,10 @@ class Checkpoints:
 def write_sealed(state: State, path: Path) -> None:
     """Write a state by torch.save, and its checksum as the comment of the zip file."""
     torch.save(state, path)
+    add_zip_comment(path, SEAL + b"0" * DIGITS)
+    digits = _crc(path, path.stat().st_size - DIGITS)
     with path.open("r+b") as file:
-        file.seek(-2, os.SEEK_END)  # the length of the comment, 0 until now
-        file.write(struct.pack("<H", len(SEAL) + DIGITS) + SEAL)
-    digits = _crc(path, path.stat().st_size)
-    with path.open("ab") as file:
+        file.seek(-DIGITS, os.SEEK_END)
         file.write(digits)
 
 
@@ -93,8 +90,8 @@ def find_damage(path: Path) -> str | None:
     if tail.startswith(SEAL):
         same = tail.removeprefix(SEAL) == _crc(path, size - DIGITS)
         return None if same else "its checksum differs"
-    end = tail[-ZIP_END:]
-    if not (end.startswith(b"PK\5\6") and end.endswith(b"\0\0")):
+    end = tail[-22:]
+    if not (end.startswith(ZIP_END) and end.endswith(b"\0\0")):
         return "its end is missing or changed"
     with ZipFile(path) as archive:
         return archive.testzip()

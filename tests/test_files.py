@@ -1,0 +1,233 @@
+"""What lewel wrote is replaced, what it did not write is not, and files get the usual mode."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lewel.cli.main import run
+from lewel.files import free_path, is_output_of, refuse_foreign, write_atomically, write_marked
+from tests.running import tiny_run
+
+CPU = ["--accelerator", "cpu", "--workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    assert tiny_run(out, "--epochs", "1") == 0
+    torch.save(torch.nn.Linear(2, 2).state_dict(), out.parent / "linear.pt")
+    return out
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def png(path: Path) -> None:
+    Image.new("RGB", (3, 2)).save(path, format="PNG")
+
+
+def page(path: Path) -> None:
+    path.write_text("<!doctype html>\n<html></html>\n")
+
+
+def arrays(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, a=np.arange(3))
+
+
+@pytest.mark.parametrize("write", [png, page, arrays, lambda path: torch.save({}, path)])
+def test_a_marked_file_is_known_by_its_command_only(tmp_path: Path, write: object) -> None:
+    path = tmp_path / "file"
+    write_marked(path, "maps", write)  # type: ignore[arg-type]
+    assert is_output_of(path, "maps") and not is_output_of(path, "report")
+    content = path.read_bytes()
+    if write is png:
+        Image.open(io.BytesIO(content)).load()
+    if write is arrays:
+        assert np.load(path)["a"].tolist() == [0, 1, 2]
+    write_marked(path, "maps", write)  # type: ignore[arg-type]
+    assert path.read_bytes() == content
+    path.write_bytes(b"mine")
+    assert free_path(path, "maps") == tmp_path / "file-2"
+    with pytest.raises(Exception, match="was not written by `lewel maps`"):
+        refuse_foreign(path, "maps")
+    refuse_foreign(path, "maps", overwrite=True)
+
+
+def test_files_get_the_mode_of_the_umask(trained: Path, umask: None, tmp_path: Path) -> None:
+    def secret(path: Path) -> None:
+        path.unlink()
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    write_atomically(tmp_path / "file", secret)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".safetensors", ".pt", ".json", ".yaml", ".png"}
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o644"}
+
+
+def commands(run_folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Each command that writes files, in the current folder, and the files that it writes."""
+    one, maps = str(run_folder), ["maps", str(run_folder), "scenes", "--limit", "2"]
+    torchvision = ["export", one, "--to"]
+    return {
+        "report": (["report", one, "--out", "page.html"], ["page.html"]),
+        "maps": ([*maps, "--out", "."], ["maps.png", "maps.html"]),
+        "embed": (["embed", one, "scenes", "--limit", "8", *CPU, "--out", "f.npz"], ["f.npz"]),
+        "parquet": (["embed", one, "scenes", "--limit", "8", *CPU, "--out", "f.parquet"],
+                    ["f.parquet"]),
+        "torch-export": ([*torchvision, "torch-export", "--out", "net.pt2"], ["net.pt2"]),
+        "bench": (["bench", "data", "photos", "--images", "2", "--image-size", "16", "--rounds",
+                   "1", "--out", "."], ["data.json", "data.png"]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["report", "maps", "embed", "parquet", "torch-export", "bench"])
+def test_a_command_replaces_its_own_files_only(
+    name: str,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if name == "parquet":
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for index in range(2):
+        Image.new("RGB", (32, 32), (90 * index, 5, 5)).save(f"photos/{index}.jpg")
+    words, files = commands(trained)[name]
+    for file in files:
+        Path(file).write_bytes(b"my own work")
+    for file in files:
+        assert run(words) == 2
+        assert f"{file} exists and was not written by `lewel" in capsys.readouterr().err
+        assert Path(file).read_bytes() == b"my own work"
+        Path(file).unlink()
+    assert run(words) == 0
+    assert run(words) == 0, "its own files are replaced"
+    for file in files:
+        Path(file).write_bytes(b"my own work")
+    assert run([*words, "--overwrite"]) == 0
+    assert all(Path(file).read_bytes() != b"my own work" for file in files)
+
+
+def test_sources_of_a_run_are_not_replaced(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were written by lewel, but not by these commands."""
+    before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+    for words in (
+        ["report", str(trained), "--out", str(trained / "card.json")],
+        ["export", str(trained), "--to", "timm", "--out", str(trained / "backbone.safetensors")],
+    ):
+        code = run(words)
+        said = capsys.readouterr().err
+        assert code == 2 and ("was not written by" in said or "cannot be exported" in said), said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_export_does_not_replace_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torchvision import models
+
+    monkeypatch.chdir(tmp_path)
+    torch.save(models.resnet18().state_dict(), "theirs.pth")
+    assert run(["import", "theirs.pth", "--image-size", "32", "--out", "x"]) == 0
+    before = Path("x/backbone.safetensors").read_bytes()
+    words = ["export", "x", "--to", "timm", "--out", "x/backbone.safetensors"]
+    assert run(words) == 2
+    assert "backbone.safetensors exists and was not written by" in capsys.readouterr().err
+    assert Path("x/backbone.safetensors").read_bytes() == before
+    assert run([*words[:-1], "new.safetensors"]) == 0
+    for to in ("torchvision", "detectron2", "mmseg"):
+        for _ in range(2):
+            assert run(["export", "x", "--to", to]) == 0
+    Path("x/export/mmseg.py").write_text("mine = 1\n")
+    assert run(["export", "x", "--to", "mmseg"]) == 2
+    assert Path("x/export/mmseg.py").read_text() == "mine = 1\n"
+
+
+def test_import_keeps_another_card(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from torchvision import models
+
+    monkeypatch.chdir(tmp_path)
+    torch.save(models.resnet18().state_dict(), "theirs.pth")
+    Path("x").mkdir()
+    Path("x/card.json").write_text('{"number": 4111}')
+    assert run(["import", "theirs.pth", "--out", "x"]) == 2
+    assert "x/card.json exists and was not written by `lewel import`" in capsys.readouterr().err
+    assert Path("x/card.json").read_text() == '{"number": 4111}'
+    assert [path.name for path in Path("x").iterdir()] == ["card.json"]
+    assert run(["import", "theirs.pth", "--out", "x", "--overwrite"]) == 0
+    assert run(["import", "theirs.pth", "--out", "x"]) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert run(["import", "theirs.pth", "--out", "x", "--overwrite"]) == 0
+    assert json.loads(Path("x/card.json").read_text())["method"] == "imported"
+    assert run(["import", "theirs.pth", "--out", str(trained), "--overwrite"]) == 2
+
+
+def test_a_foreign_folder_of_parts_is_not_used(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.npz.parts").mkdir()
+    np.save("f.npz.parts/mine.npy", np.arange(3))
+    assert run(["embed", str(trained), "scenes", "--limit", "8", *CPU, "--out", "f.npz"]) == 2
+    assert "holds parts of other features" in capsys.readouterr().err
+    assert Path("f.npz.parts/mine.npy").exists()
+
+
+@pytest.mark.parametrize("out", ["photos", "photos/packed", "photos/../photos/a/b"])
+def test_pack_into_the_data_is_refused(
+    out: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for index in range(3):
+        Image.new("RGB", (32, 32), (90 * index, 5, 5)).save(f"photos/{index}.jpg")
+    assert run(["pack", "photos", out, "--workers", "0"]) == 2
+    assert "lies in the data photos" in capsys.readouterr().err
+    assert len(list(Path("photos").iterdir())) == 3
+    assert run(["pack", "photos", "packed", "--workers", "0"]) == 0
+
+
+def test_reproduce_needs_a_folder_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "table5", "--slurm", "--out", str(tmp_path)]
+    for foreign in ("minutes/thesis.md", "minutes/pages/index.html", "minutes/slurm/array.sbatch"):
+        (tmp_path / foreign).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / foreign).write_text("mine")
+        assert run(words) == 2
+        assert "holds other files" in capsys.readouterr().err
+        assert (tmp_path / foreign).read_text() == "mine"
+        (tmp_path / foreign).unlink()
+        if foreign.count("/") > 1:
+            (tmp_path / foreign).parent.rmdir()
+    assert run(words) == 0
+    assert run(words) == 0
