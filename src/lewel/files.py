@@ -10,6 +10,9 @@ from lewel.errors import UserError
 
 SEARCHED = 16_384  # bytes at both ends of a file that may hold the mark
 ZIP_END = b"PK\5\6"  # begins the last record of a zip file, 22 bytes without a comment
+# Lines around the YAML that lewel writes, by which a file that was cut is known.
+FIRST_LINE = "# Written by lewel; the last line is `# end`."
+LAST_LINE = "# end"
 PNG_HEAD = 33  # bytes of a PNG before its second chunk
 
 
@@ -88,6 +91,22 @@ def add_zip_comment(path: Path, comment: bytes) -> None:
         assert end.startswith(ZIP_END) and end.endswith(b"\0\0"), f"{path} has a comment already"
         file.seek(-2, os.SEEK_END)
         file.write(struct.pack("<H", len(comment)) + comment)
+
+
+def with_end(text: str) -> str:
+    """A text of lines between the first and last line that show that it is whole."""
+    return f"{FIRST_LINE}\n{text}{LAST_LINE}\n"
+
+
+def is_cut(text: str) -> bool:
+    """Whether a text of `with_end` has lost its end; other texts have none."""
+    begins = text.startswith(FIRST_LINE) or (text != "" and FIRST_LINE.startswith(text))
+    return begins and LAST_LINE not in text.splitlines()
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged file, so that nothing is lost where it is written again."""
+    path.replace(path.with_name(path.name + ".damaged"))
 
 
 def _add_mark(path: Path, text: bytes) -> None:

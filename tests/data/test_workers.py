@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-# A parent that is killed while its two workers send it batches.
+# A parent that is killed at any moment while its two workers send it batches.
 KILLED = """
-import os, signal, tempfile, time
+import os, signal, time
 import torch
 from torch.utils.data import DataLoader
 from lewel.data.workers import leave_signals_to_the_parent
@@ -25,9 +25,10 @@ for trial in range(8):
         loader = DataLoader(
             Endless(), batch_size=8, num_workers=2, worker_init_fn=leave_signals_to_the_parent
         )
-        for number, batch in enumerate(loader):
-            if number == 40 + 7 * trial:
-                os.kill(os.getpid(), signal.SIGKILL)
+        for batch in loader:
+            pass
+    time.sleep(0.5 + 0.07 * trial)
+    os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 time.sleep(0.5)
 """

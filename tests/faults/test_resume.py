@@ -118,6 +118,7 @@ def test_a_closed_terminal_saves(tmp_path: Path) -> None:
     out = tmp_path / "run"
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
         words = [sys.executable, "-m", "lewel", *tiny_command(out, "--epochs", "400")]
         os.execv(sys.executable, words)
     os.set_blocking(terminal, False)
@@ -134,15 +135,16 @@ def test_a_closed_terminal_saves(tmp_path: Path) -> None:
 
 def test_nohup_is_respected(tmp_path: Path) -> None:
     """A SIGHUP that is ignored from outside stays ignored, by ranks that are started too."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
+        assert signal.SIGHUP in signals_to_heed()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with Interruption() as interruption:
             os.kill(os.getpid(), signal.SIGHUP)
             assert interruption.number is None
         assert signal.SIGHUP not in signals_to_heed()
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert signal.SIGHUP in signals_to_heed()
 
 
 def test_killed_before_the_second_checkpoint(tmp_path: Path) -> None:
@@ -153,8 +155,18 @@ def test_killed_before_the_second_checkpoint(tmp_path: Path) -> None:
     assert tiny_run(tmp_path / "cut", "--epochs", "1") == 0
     assert [line["step"] for line in metrics(tmp_path / "cut")] == list(range(5))
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
-    for path in (tmp_path / "cut" / "checkpoints").glob("*.pt"):
-        path.unlink()  # killed even before the first one
+
+
+def test_killed_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", kill)
+        assert tiny_run(tmp_path / "cut", "--epochs", "1") == 130
+    assert (tmp_path / "cut" / "backbone.safetensors").exists()  # of step 0
     assert tiny_run(tmp_path / "cut", "--epochs", "1") == 0
     assert [line["step"] for line in metrics(tmp_path / "cut")] == list(range(5))
 

@@ -83,8 +83,10 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
         if done.knn is not None
         else f"  {lewel} embed {folder} {config.data}    # features of every image"
     )
+    named = ("heads.safetensors", "card.json", "views.png", "metrics.jsonl")
+    others = [name for name in named if (folder / name).exists()]
     lines += [
-        f"wrote {done.backbone} (weights), card.json, views.png, metrics.jsonl",
+        f"the weights are in {done.backbone}; beside them are {', '.join(others)}",
         "next:",
         evaluate,
         f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --out {folder} "

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from lewel.config.settings import Fraction, Range, Settings, explain, flat, merge, read_yaml
 from lewel.errors import UserError
+from lewel.files import with_end
 from lewel.methods.registry import method_names
 
 
@@ -277,4 +278,4 @@ def read_config(path: Path) -> PretrainConfig:
 def write_yaml(settings: dict[str, Any], path: Path) -> None:
     """Settings as a YAML file, usable as a recipe."""
     text = yaml.safe_dump(settings, sort_keys=False, width=100)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(with_end(text), encoding="utf-8")

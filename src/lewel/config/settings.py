@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lewel.errors import UserError
+from lewel.files import LAST_LINE, is_cut
 
 Range = tuple[float, float]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -73,10 +74,16 @@ def flat(config: BaseModel) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds keys and values."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML: {reason}.") from None
+    if is_cut(text):
+        raise UserError(
+            f"{path} is damaged: its last line, `{LAST_LINE}`, is missing, and settings may be "
+            "too. Restore it, or add that line if it is complete."
+        )
     if not isinstance(content, dict):
         raise UserError(f"{path} holds {type(content).__name__}, expected keys and values.")
     return content

@@ -9,6 +9,7 @@ from lewel.errors import RunError
 from lewel.files import write_atomically
 
 Entry = dict[str, Any]  # the settings of an evaluation, and its result
+KEYS = ("settings", "result")
 # Keys that version 0.1 wrote, and what they are called now.
 RENAMED = {
     "question": "settings",
@@ -43,9 +44,17 @@ class Results:
             return []
         try:
             entries: list[Entry] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path} is damaged ({error}): delete it to evaluate again.") from None
-        return [entry if "settings" in entry else upgraded(task, entry) for entry in entries]
+            if not isinstance(entries, list):
+                raise ValueError("it holds no list of results")
+            known = [entry if "settings" in entry else upgraded(task, entry) for entry in entries]
+            if not all(isinstance(entry[key], dict) for entry in known for key in KEYS):
+                raise ValueError("an entry is not a result")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            reason = str(error) if isinstance(error, ValueError) else "an entry is not a result"
+            raise RunError(
+                f"{path} is damaged ({reason}): delete it to evaluate again, or use another --out."
+            ) from None
+        return known
 
     def tasks(self) -> list[str]:
         """The tasks that have results."""

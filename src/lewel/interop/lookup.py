@@ -8,6 +8,10 @@ from safetensors import SafetensorError, safe_open
 
 from lewel.errors import UserError
 
+BACKBONE = "backbone.safetensors"
+OF_A_RUN = ("card.json", "config.yaml")  # beside the weights of a run folder
+NEEDED = {"backbone", "stem", "width", "image_size", "mean", "std"}
+
 
 def read_card(file: Path) -> dict[str, Any]:
     """The metadata of a backbone.safetensors that lewel wrote; empty for other files."""
@@ -16,6 +20,10 @@ def read_card(file: Path) -> dict[str, Any]:
             card: dict[str, Any] = json.loads((opened.metadata() or {}).get("lewel", "{}"))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
+    except ValueError:
+        card = {"damaged": True}
+    if not isinstance(card, dict) or (card and not card.keys() >= NEEDED):
+        raise UserError(f"{file} is damaged (its metadata cannot be read): restore it.")
     return card
 
 
@@ -34,4 +42,8 @@ def folder_for(what: str | Path) -> Path:
     file = weights_file(what)
     if file is None:
         return Path("runs") / str(what).replace("/", "-")
-    return file.parent if (file.parent / "card.json").exists() else Path("runs") / file.stem
+    folder = file.parent
+    if Path(what).expanduser().is_dir() or any((folder / name).exists() for name in OF_A_RUN):
+        return folder
+    # Every run has a file of this name: its folder's name tells them apart.
+    return Path("runs") / (folder.resolve().name if file.name == BACKBONE else file.stem)

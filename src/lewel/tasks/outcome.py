@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lewel.errors import RunError
 from lewel.pages.gallery import Gallery
 
 
@@ -48,9 +49,13 @@ class Pretrained(os.PathLike[str]):
         """What the card of a run folder holds."""
         try:
             card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+            return cls(folder, method, card["steps"], card["knn_before"], card["knn"])
         except FileNotFoundError:  # another rank's disk
-            card = {"steps": 0, "knn_before": None, "knn": None}
-        return cls(folder, method, card["steps"], card["knn_before"], card["knn"])
+            return cls(folder, method, 0, None, None)
+        except (ValueError, KeyError, TypeError):
+            raise RunError(
+                f"{folder / 'card.json'} is damaged: run the same command again to restore it."
+            ) from None
 
     @property
     def backbone(self) -> Path:

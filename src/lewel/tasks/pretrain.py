@@ -20,15 +20,16 @@ from lewel.config.build import (
     peak_rate,
 )
 from lewel.config.methods import as_recipe, without_unused
-from lewel.config.pretrain import PretrainConfig, differences, read_config, write_yaml
+from lewel.config.pretrain import PretrainConfig, differences, resolve, write_yaml
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, digest
 from lewel.data.views.loader import Samples, finish_views
 from lewel.errors import Interrupted, RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import set_aside, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import rank
+from lewel.tasks.healing import heal, picture_fault, refuse_lost_checkpoints, settings_before
 from lewel.tasks.outcome import Pretrained
 from lewel.train.card import card, count
 from lewel.train.checkpoint import Checkpoints, State
@@ -146,13 +147,18 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    if folder.config.exists():
-        before = without_unused(read_config(folder.config))
+    before, fault = settings_before(folder)
+    if before is not None:
         refuse_another_run(folder, differences(before, config))
-        if config.epochs > before.epochs:
-            say(f"{before.epochs} epochs become {config.epochs}: all schedules are stretched.")
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
+    if state is None:
+        refuse_lost_checkpoints(folder, fault)
+    elif before is None:  # config.yaml is missing or damaged; the checkpoint has the settings too
+        before = without_unused(resolve(state["config"], {}))
+        refuse_another_run(folder, differences(before, config))
+    if before is not None and config.epochs > before.epochs:
+        say(f"{before.epochs} epochs become {config.epochs}: all schedules are stretched.")
     images = digest(data.unlabelled)
     refuse_different_ranks(images)
     content = {"images": len(data.unlabelled), "digest": images}
@@ -162,9 +168,24 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         say(note)
     if state is not None and state["step"] >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
+        if rank() == 0:
+            parts.method.load_state_dict(state["method"])
+            done = heal(
+                folder,
+                parts.method.student,
+                state["step"],
+                fault,
+                describe=lambda: describe(parts, folder, state["step"]),
+                draw=lambda: draw_views(build_dataset(config, data.unlabelled), plan, folder),
+                configure=lambda: write_config(folder, config),
+            )
+            say(done)
         return
     if rank() == 0:
-        write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside))
+        if fault is not None:
+            say(f"config.yaml was damaged: set aside and restored ({fault})")
+            set_aside(folder.config)
+        write_config(folder, config)
     loggers = open_loggers(
         config.loggers if rank() == 0 else [],
         folder.path,
@@ -177,9 +198,9 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     try:
         with memory_explained():
             run = assemble(folder, parts, checkpoints, content, state, console, loggers)
-        if state is None and rank() == 0:
+        if rank() == 0 and (state is None or picture_fault(folder.views)):
             draw_views(run.dataset, plan, folder)
-        elif state is not None:
+        if state is not None:
             say(f"resumed at step {run.step}")
         try:
             train(run)
@@ -215,19 +236,6 @@ def assemble(
         compile_backbones(method, fabric.device, lambda text: console.print(text, markup=False))
     step = None if state is None else int(state["step"])
 
-    def describe_weights(run: Training) -> dict[str, Any]:
-        return card(
-            run,
-            data,
-            folder,
-            method.student.backbone,
-            method=config.method,
-            name=config.backbone,
-            stem=config.stem,
-            width=config.width,
-            image_size=config.image_size,
-        )
-
     def tell(lines: list[dict[str, Any]]) -> None:
         for logger in loggers:
             logger.log(lines)
@@ -249,7 +257,7 @@ def assemble(
         on_save=lambda run: folder.export(
             method.student.backbone.net,
             method.student.head,
-            describe_weights(run),
+            describe(parts, folder, run.step),
         ),
         config=config.model_dump(mode="json"),
         data=content,
@@ -257,6 +265,24 @@ def assemble(
     if state is not None:
         run.restore(state)
     return run
+
+
+def describe(parts: Parts, folder: RunFolder, step: int) -> dict[str, Any]:
+    """The content of card.json after a step."""
+    config = parts.config
+    return card(
+        step,
+        parts.plan,
+        parts.fabric.device,
+        parts.data,
+        folder,
+        parts.method.student.backbone,
+        method=config.method,
+        name=config.backbone,
+        stem=config.stem,
+        width=config.width,
+        image_size=config.image_size,
+    )
 
 
 def introduction(parts: Parts) -> list[str]:
@@ -286,6 +312,11 @@ def introduction(parts: Parts) -> list[str]:
             "`lewel recipes` lists small ones."
         )
     return lines
+
+
+def write_config(folder: RunFolder, config: PretrainConfig) -> None:
+    """Write the settings of a run."""
+    write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside))
 
 
 def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:

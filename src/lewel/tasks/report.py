@@ -12,7 +12,7 @@ import yaml
 from lewel.config.pretrain import resolve
 from lewel.config.references import find_reference
 from lewel.errors import RunError, UserError
-from lewel.files import refuse_foreign, write_marked
+from lewel.files import is_cut, refuse_foreign, write_marked
 from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
 from lewel.pages.reference import Reference, departures
@@ -132,6 +132,8 @@ class Reader:
         if not isinstance(config, dict):
             self.problems.append("config.yaml cannot be read as keys and values.")
             return {}
+        if is_cut(text):
+            self.problems.append("config.yaml is damaged: its end is missing.")
         if config:
             try:
                 resolve(config, {})
@@ -153,7 +155,7 @@ class Reader:
         """The content of card.json; empty before the first checkpoint."""
         text = self.text(self.folder.card)
         try:
-            card = json.loads(text) if text else {}
+            card = json.loads(text) if self.folder.card.exists() else {}
         except ValueError:
             card = None
         if not isinstance(card, dict):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.evaluate.results import Entry, Results
 from lewel.interop.lookup import read_card, weights_file
 from lewel.tasks.paper import find_evaluation, numbers_of
@@ -61,9 +61,16 @@ def result_rows(run: Path, paper: dict[str, str]) -> list[Row]:
     rows = []
     for task in results.tasks():
         for entry in results.entries(task):
-            found = find_evaluation(file, card, task, entry) if paper and file else None
-            stated = "" if found is None else paper.get(found, "")
-            rows.append(Row(cells_of(run, card, task, entry, stated), entry["result"]))
+            try:
+                found = find_evaluation(file, card, task, entry) if paper and file else None
+                stated = "" if found is None else paper.get(found, "")
+                rows.append(Row(cells_of(run, card, task, entry, stated), entry["result"]))
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise RunError(
+                    f"{results.path(task)} holds an entry that this version cannot read "
+                    f"({reason}): delete it to evaluate again."
+                ) from None
     return rows
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from lewel.data.sources.source import Data
 from lewel.nn.backbone import MEAN, STD, Backbone, Stem, exports_of
 from lewel.train.metrics import read_metrics
-from lewel.train.run import Training
+from lewel.train.run import Plan
 from lewel.train.run_folder import RunFolder
 
 
@@ -24,7 +24,9 @@ def count(module: nn.Module) -> int:
 
 
 def card(
-    run: Training,
+    step: int,
+    plan: Plan,
+    device: torch.device,
     data: Data,
     folder: RunFolder,
     backbone: Backbone,
@@ -50,8 +52,8 @@ def card(
         "image_size": image_size,
         "mean": MEAN,
         "std": STD,
-        "epochs": round(run.step / run.plan.order.steps_per_epoch, 4),
-        "steps": run.step,
+        "epochs": round(step / plan.order.steps_per_epoch, 4),
+        "steps": step,
         "knn_before": probes[0]["knn"] if probes else None,
         "knn": probes[-1]["knn"] if probes else None,
         "classes": data.train.classes if data.train is not None else None,
@@ -59,7 +61,7 @@ def card(
         "lewel": version("lewel"),
         "torch": torch.__version__,
         "git": git_state(),
-        "environment": environment(run.fabric.device),
+        "environment": environment(device),
     }
 
 

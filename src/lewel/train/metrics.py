@@ -36,14 +36,9 @@ class Metrics:
         """Drop the lines after the checkpoint that the run resumes from."""
         if not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_bytes().splitlines(keepends=True):
-            try:
-                if not line.endswith(b"\n") or json.loads(line)["step"] > step:
-                    break
-            except ValueError:
-                break  # cut off by a kill
-            kept.append(line)
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]  # a kill may cut the last one
+        kept = [line for line in whole if (_step(line) or 0) <= step and _step(line) is not None]
         write_atomically(self.path, lambda aside: aside.write_bytes(b"".join(kept)))
 
     def add(self, numbers: dict[str, Any], on_device: dict[str, Tensor]) -> None:
@@ -78,5 +73,16 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics.jsonl."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """All lines of a metrics.jsonl that are not damaged; none where the file is missing."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if _step(line) is not None]
+
+
+def _step(line: bytes) -> int | None:
+    """The step of a line; None where it is damaged."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    step = content.get("step") if isinstance(content, dict) else None
+    return step if isinstance(step, int) else None

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,8 +35,9 @@ class RunFolder:
         """Create the folder and lock it for this process."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--out {self.path} is a file, expected a folder.")
-        known = not self.path.exists() or self.config.exists()
-        if not known and any(_is_unrelated(path) for path in self.path.iterdir()):
+        known = self.config.exists() or any(self.checkpoints.glob("step-*.pt"))
+        found = self.path.iterdir() if self.path.exists() else iter(())
+        if not known and any(map(_is_unrelated, found)):
             raise UserError(
                 f"--out {self.path} holds other files and no run: choose a new or empty folder."
             )
@@ -63,13 +65,24 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
 
-    def export(self, backbone: nn.Module, head: nn.Module, card: dict[str, Any]) -> None:
-        """Write the backbone under its own state_dict keys, the head, and card.json."""
+    def export(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        card: dict[str, Any],
+        only: Container[Path] | None = None,
+    ) -> None:
+        """Write the backbone under its own state_dict keys, the head, and card.json.
+
+        `only` these files, where it is given.
+        """
         about = {"lewel": json.dumps(card)}
-        write_weights(self.backbone, backbone, about)
-        write_weights(self.heads, head, about)
-        text = json.dumps(card, indent=2) + "\n"
-        write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+        for path, module in ((self.backbone, backbone), (self.heads, head)):
+            if only is None or path in only:
+                write_weights(path, module, about)
+        if only is None or self.card in only:
+            text = json.dumps(card, indent=2) + "\n"
+            write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def _is_unrelated(path: Path) -> bool:
