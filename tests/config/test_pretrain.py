@@ -48,7 +48,7 @@ def test_the_layout_follows_a_fixed_rule(size: int) -> None:
         ({"batch_size": 9, "accumulate": 2}, "not a multiple of accumulate 2"),
         ({"batch_size": 4, "accumulate": 4}, "at least 2 images in a micro-batch"),
         ({"views": {"crop_scale": [0.9, 0.1]}}, "two rising positive numbers, not 0.9 0.1"),
-        ({"views": {"crop_scale": [0.5, 2]}}, "crop_scale ends at 2"),
+        ({"views": {"crop_scale": [0.5, 2]}}, "at most 1, not 2"),
         ({"views": {"jitter": [0.4, 0.4, 0.2, 0.7]}}, "hue"),
         ({"head": 3}, "head"),
         ({"optim": [1]}, "optim"),

@@ -16,7 +16,7 @@ from lewel.data.workers import cores
 from lewel.errors import UserError
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn_probe import KnnProbe
-from lewel.interop.backbones import build_backbone
+from lewel.interop.backbones import build_backbone, size_explained
 from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
 from lewel.methods.registry import find_method
@@ -69,14 +69,8 @@ def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
                 )
     if "contrast.norm_groups" in settings:
         check_groups(config, ranks)
-    try:
+    with size_explained(config.backbone, config.image_size):
         locations = backbone.locations(config.image_size)
-    except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{config.backbone} cannot take images of {config.image_size} px ({reason}): "
-            "change --image-size."
-        ) from None
     if math.isqrt(locations) ** 2 != locations:
         raise UserError(
             f"{config.backbone} gives {locations} tokens, which form no square grid: choose "
@@ -138,6 +132,11 @@ def build_plan(
         raise UserError(
             f"The batch size {config.batch_size} cannot be shared by {place.ranks} devices x "
             f"{config.accumulate} micro-batches in parts of 2 or more: change --batch-size."
+        )
+    if images < 2:
+        raise UserError(
+            f"{source.name} has {images} image: pre-training needs 2 or more, and many more to "
+            "learn from."
         )
     if config.batch_size > images:
         raise UserError(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from pydantic import Field
 
-from lewel.config.settings import Settings
+from lewel.config.settings import Seed, Settings
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 Architecture = Annotated[str | None, Parameter(alias="--network")]
@@ -73,8 +73,8 @@ class MapsConfig(Settings):
     image_size: int | None = Field(
         None, ge=16, description="Side of the views; by default the run's. Larger: finer maps."
     )
-    seed: int = Field(0, ge=0, description="Decides the views.")
     overwrite: Flag = Field(False, description=OVERWRITE)
+    seed: Seed = Field(0, description="Decides the views.")
 
 
 class PackConfig(Settings):
@@ -88,7 +88,7 @@ class PackConfig(Settings):
         False, description="Keep the files as they are; arrays and scenes as PNG, without loss."
     )
     shard_images: int = Field(8192, ge=1, le=10**9, description="Images in a shard.")
-    seed: int = Field(0, ge=0, description="Decides the order that the images are stored in.")
+    seed: Seed = Field(0, description="Decides the order that the images are stored in.")
     workers: int | None = Field(
         None, ge=0, description="Processes that encode images; by default one for each core."
     )

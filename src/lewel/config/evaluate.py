@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field, field_validator
 
-from lewel.config.settings import Settings
+from lewel.config.settings import Count, CropScale, Inside, Seed, Settings, Side
 
 Recompute = Annotated[bool, Parameter(alias="--recompute")]
 SyncBN = Annotated[bool, Parameter(alias="--sync-bn")]
@@ -28,7 +28,7 @@ class EvaluateConfig(Settings):
     )
     again: Recompute = Field(False, description="Compute it, even where the result is cached.")
     batch_size: int = Field(256, ge=1, description="Images at a time on a device.")
-    seed: int = Field(0, ge=0, description="Decides every random draw.")
+    seed: Seed = Field(0, description="Decides every random draw.")
     precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
     workers: int | None = Field(None, ge=0, description="Processes that read images.")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
@@ -39,7 +39,7 @@ class EvaluateConfig(Settings):
 class KnnConfig(EvaluateConfig):
     """k-nearest neighbours."""
 
-    neighbours: Annotated[list[int], Parameter(negative=(), consume_multiple=True)] = Field(
+    neighbours: Annotated[list[Count], Parameter(negative=(), consume_multiple=True)] = Field(
         [1, 5, 10, 20, 50, 100, 200], min_length=1, description="The numbers of neighbours, k."
     )
     temperature: float = Field(0.1, gt=0, description="Of the weights of the neighbours' votes.")
@@ -57,7 +57,7 @@ class TrainConfig(EvaluateConfig):
     schedule: Literal["constant", "cosine", "steps"] = Field(
         "steps", description="steps falls to a tenth at 3/5 and 4/5 of the epochs."
     )
-    crop_scale: tuple[float, float] = Field(
+    crop_scale: CropScale = Field(
         (0.08, 1.0), description="Fraction of the image's area in a training crop."
     )
 
@@ -90,7 +90,7 @@ class WhereConfig(Settings):
         None, ge=16, description="By default the run's own; larger images have finer maps."
     )
     again: Recompute = Field(False, description="Compute it, even where the result is cached.")
-    seed: int = Field(0, ge=0, description="Decides images, views and random maps.")
+    seed: Seed = Field(0, description="Decides images, views and random maps.")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
 
 
@@ -169,12 +169,12 @@ class DetectConfig(DenseConfig):
     lr: Rates = Field("0.02", description="Peak learning rate; or several, 0.01,0.02.")
     lr_batch_size: int = Field(16, ge=1, description="The batch that learning rates are for.")
     warmup: int = Field(100, ge=0, description="Steps of linear warm-up.")
-    decays: Annotated[tuple[float, ...], Numbers] = Field(
+    decays: Annotated[tuple[Inside, ...], Numbers] = Field(
         (0.75, 0.9166667),
         description="Fractions of the training where the learning rate falls to a tenth.",
     )
     weight_decay: float = Field(1e-4, ge=0, description="For all weights but norm layers'.")
-    short_sides: Annotated[tuple[int, ...], Numbers] = Field(
+    short_sides: Annotated[tuple[Side, ...], Numbers] = Field(
         tuple(range(480, 801, 32)),
         min_length=1,
         description="Shorter sides in training, in pixels.",
@@ -183,7 +183,7 @@ class DetectConfig(DenseConfig):
     long_side: int = Field(1333, ge=16, description="No image is longer.")
     rois: int = Field(512, ge=1, description="RoIs an image to train on.")
     anchors: int = Field(256, ge=1, description="Anchors an image to train on.")
-    proposals: Annotated[tuple[int, int, int, int] | None, Numbers] = Field(
+    proposals: Annotated[tuple[Count, Count, Count, Count] | None, Numbers] = Field(
         None, description="Before and after NMS in training, then in tests; by default the arch's."
     )
     width: int = Field(256, ge=1, description="Channels of the FPN and of the mask head.")

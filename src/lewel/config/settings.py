@@ -5,13 +5,33 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lewel.errors import UserError
 from lewel.files import LAST_LINE, is_cut
 
-Range = tuple[float, float]
+
+def _rises(value: tuple[float, float]) -> tuple[float, float]:
+    low, high = value
+    if not 0 < low <= high:
+        raise ValueError(f"expected two rising positive numbers, not {low:g} {high:g}")
+    return value
+
+
+def _ends_at_one(value: tuple[float, float]) -> tuple[float, float]:
+    if value[1] > 1:
+        raise ValueError(f"expected fractions of the image, at most 1, not {value[1]:g}")
+    return value
+
+
+# Types that several commands share, so that a value is checked alike in all of them.
+Range = Annotated[tuple[float, float], AfterValidator(_rises)]
+CropScale = Annotated[Range, AfterValidator(_ends_at_one)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Inside = Annotated[float, Field(gt=0, lt=1)]  # of a training: neither its start nor its end
+Side = Annotated[int, Field(ge=16)]  # of an image, in pixels
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and NumPy both take
 
 
 class Settings(BaseModel):

@@ -13,6 +13,7 @@ from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import Source
 from lewel.data.views.resize import resize
 from lewel.data.workers import leave_signals_to_the_parent
+from lewel.errors import UserError
 from lewel.ops.ranks import gather, rank, ranks
 
 
@@ -31,6 +32,17 @@ def whole_view(image: Tensor, size: int) -> Tensor:
     resized = resize(square, shorter, shorter)
     edge = (shorter - size) // 2
     return resized[:, edge : edge + size, edge : edge + size]
+
+
+def refuse_not_finite(rows: Tensor, source: Source, indices: np.ndarray) -> None:
+    """Raise UserError for features (N, C) of these images that are NaN or infinite."""
+    wrong = (~rows.isfinite().all(1)).nonzero().flatten().tolist()
+    if wrong:
+        raise UserError(
+            f"The features of {len(wrong):,} of {len(rows):,} images are not finite, for example "
+            f"of {source.describe(int(indices[wrong[0]]))}: the weights are damaged, or too large "
+            "for this precision."
+        )
 
 
 class WholeViews(Dataset[tuple[Tensor, bool]]):

@@ -1,5 +1,7 @@
 """Opens backbones by name or from weights, for every command that takes a backbone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,13 +150,35 @@ def open_backbone(
     """A network in eval mode, with the weights of the argument or randomly initialised."""
     backbone = network.build()
     file = weights_file(what)
-    if random_init:
-        return backbone.eval()
-    if file is None:
-        fill(backbone.net, published_weights(network.name), str(what), partial)
-    else:
-        fill(backbone.net, read_weights(file), str(what), partial)
-    return backbone.eval()
+    if not random_init:
+        weights = published_weights(network.name) if file is None else read_weights(file)
+        fill(backbone.net, weights, str(what), partial)
+    check_features(backbone.eval(), network, what)
+    return backbone
+
+
+def check_features(backbone: Backbone, network: Network, what: str | Path) -> None:
+    """Raise UserError for a network that cannot take its image size, or gives no numbers."""
+    size = network.image_size
+    with torch.no_grad(), size_explained(network.name, size):
+        tokens = backbone(torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0)))
+    if not tokens.isfinite().all():
+        raise UserError(
+            f"{what} gives features that are not finite: its weights are damaged or too large; "
+            "give other weights."
+        )
+
+
+@contextmanager
+def size_explained(name: str, image_size: int) -> Iterator[None]:
+    """A forward pass that fails is a mistake in the size of its images."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{name} cannot take images of {image_size} px ({reason}): change --image-size."
+        ) from None
 
 
 def published_weights(name: str) -> dict[str, Tensor]:

@@ -107,8 +107,28 @@ def fill(net: nn.Module, tensors: dict[str, Tensor], what: str, partial: bool = 
             f"{tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}): use the same "
             "--backbone, --width, --stem and --image-size."
         )
+    refuse_no_numbers(found, wanted, what)
     net.load_state_dict(found, strict=False)
     return [name for name in wanted if name not in found and "num_batches" not in name]
+
+
+def refuse_no_numbers(found: dict[str, Tensor], wanted: dict[str, Tensor], what: str) -> None:
+    """Raise UserError for weights that are integers, or that are not finite."""
+    floats = {name: value for name, value in found.items() if wanted[name].is_floating_point()}
+    for name, value in floats.items():
+        if not value.is_floating_point():
+            kind = str(value.dtype).removeprefix("torch.")
+            raise UserError(
+                f"{what} holds {name} as {kind}, expected floating-point numbers: give the weights "
+                "before they were quantised or converted."
+            )
+    damaged = [n for n, v in floats.items() if not v.to(wanted[n].dtype).isfinite().all()]
+    if damaged:
+        raise UserError(
+            f"{what} holds {len(damaged)} tensors with NaN or infinite values "
+            f"({first_few(damaged)}): its training diverged or the file is damaged; give other "
+            "weights."
+        )
 
 
 def network_in(

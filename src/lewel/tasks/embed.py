@@ -12,7 +12,7 @@ from lewel.config.commands import EmbedConfig
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source, digest
 from lewel.errors import RunError, UserError
-from lewel.evaluate.features import Extractor
+from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically, write_marked
 from lewel.interop.backbones import find_network, open_backbone
@@ -67,6 +67,7 @@ def embed(
                 continue
             rows, readable = extractor.features(source, indices, bar.advance)
             _refuse_corrupt(source, indices, readable)
+            refuse_not_finite(rows, source, indices)
             values = rows.numpy()
             write_atomically(file, lambda aside, v=values: _save(aside, v))  # type: ignore[misc]
     write_marked(out, "embed", lambda aside: _join(aside, out.suffix, parts, source))

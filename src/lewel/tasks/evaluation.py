@@ -14,10 +14,11 @@ from rich.console import Console
 from torch import Tensor
 
 from lewel.config.evaluate import DenseConfig, EvaluateConfig, TrainConfig
+from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, Source, digest_with_labels
 from lewel.errors import RunError, UserError
-from lewel.evaluate.features import Extractor
+from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import Results, fingerprint
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
@@ -55,6 +56,11 @@ def labelled(data: Data, name: str) -> tuple[Source, Source]:
             "train/ and val/, a CSV with path and label, or a data set's name."
         )
     assert train.classes is not None
+    if len(train.classes) < 2:
+        raise UserError(
+            f"{name} has one class, {train.classes[0]!r}: every answer would be right; expected "
+            "two or more."
+        )
     counts = np.bincount(train.labels, minlength=len(train.classes))
     if counts.min() < 2:
         few = train.classes[int(counts.argmin())]
@@ -86,6 +92,7 @@ class Evaluator:
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
         self.train, self.val = opens(config, self.network)
+        refuse_identical(self.train, config.data)
         self.data = {
             "train": digest_with_labels(self.train)[:16],
             "val": digest_with_labels(self.val)[:16],
@@ -224,12 +231,14 @@ def readable_features(
     source: Source, extractor: Extractor, advance: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
     """Features (N, C) and labels (N,) of a source; a corrupt image ends it."""
-    rows, readable = extractor.gathered_features(source, np.arange(len(source)), advance)
+    indices = np.arange(len(source))
+    rows, readable = extractor.gathered_features(source, indices, advance)
     corrupt = (~readable).nonzero().flatten().tolist()
     if corrupt:
         raise RunError(
             f"{len(corrupt)} of {len(source)} images are corrupt, for example "
             f"{source.describe(corrupt[0])}: repair or remove them."
         )
+    refuse_not_finite(rows, source, indices)
     assert source.labels is not None
     return rows, torch.from_numpy(source.labels)

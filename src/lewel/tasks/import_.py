@@ -12,7 +12,7 @@ from lewel.config.commands import ImportConfig
 from lewel.errors import UserError
 from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically
-from lewel.interop.backbones import Network, find_network
+from lewel.interop.backbones import Network, check_features, find_network
 from lewel.interop.lookup import read_card
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import exports_of
@@ -48,6 +48,7 @@ def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Import
         network = network._replace(stem=config.stem)
     built = network.build()
     initialised = fill(built.net, tensors, str(file), config.partial)
+    check_features(built.eval(), network, file)
     card: dict[str, Any] = {
         "method": "imported",
         "writer": mark("import"),

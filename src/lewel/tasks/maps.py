@@ -56,7 +56,12 @@ class MapModel:
     def maps(self, images: Tensor) -> Tensor:
         """Pictures (B, 3, S, S) of 0 to 1 -> maps (B, K, h, w), on the CPU."""
         parts = torch.split(normalise(images, MEAN, STD), BATCH)
-        return torch.cat([maps_of(self.encoder, part.to(self.device)).cpu() for part in parts])
+        maps = torch.cat([maps_of(self.encoder, part.to(self.device)).cpu() for part in parts])
+        if not maps.isfinite().all():
+            raise UserError(
+                "The maps of this run are not finite: its weights are damaged or too large."
+            )
+        return maps
 
     def views(self, source: Source, seed: int) -> TwoViews:
         """A source in the views of the run's recipe, drawn by a seed."""

@@ -21,6 +21,7 @@ from lewel.config.build import (
 )
 from lewel.config.methods import as_recipe, without_unused
 from lewel.config.pretrain import PretrainConfig, differences, resolve, write_yaml
+from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, digest
 from lewel.data.views.loader import Samples, finish_views
@@ -114,9 +115,11 @@ def memory_explained() -> Iterator[None]:
 
 def open_configured(config: PretrainConfig) -> Data:
     """The data that a configuration names."""
-    return open_data(
+    data = open_data(
         config.data, image_size=config.image_size, limit=config.limit, classes=config.classes
     )
+    refuse_identical(data.unlabelled, config.data)
+    return data
 
 
 def pretrain_in_process(

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from lewel.config.evaluate import EvaluateConfig, SegmentConfig
 from lewel.data.dense.mask_crops import MaskBatch, MaskCrops, scaled
 from lewel.data.dense.masks import Masked, open_masks
+from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import Source
 from lewel.data.views.augment import augment_colours, normalise
@@ -145,19 +146,35 @@ class Pairs(Dataset[tuple[Tensor | None, Tensor | None, str]]):
 def check_pairs(run: EvaluationRun, *sources: Masked) -> None:
     """Read every image and mask once, so that none fails after hours of training."""
     faults: list[str] = []
+    seen: list[tuple[int, int]] = []  # source and class
     sources = tuple(source for source in sources if source.name != "scenes")
     total = sum(len(source) for source in sources)
     with run.bar(f"checking {total:,} images and masks", total) as bar:
-        for source in sources:
+        for number, source in enumerate(sources):
             mine = np.arange(rank(), len(source), ranks())
-            for _, _, fault in Pairs(source, mine).loader(run.extractor.workers):
+            for _, mask, fault in Pairs(source, mine).loader(run.extractor.workers):
                 faults += [fault] if fault else []
+                classes = () if mask is None else mask.unique().tolist()
+                seen = sorted({*seen, *((number, one) for one in classes)})
                 bar.advance(ranks())
-    faults = gather_objects(faults)
+    faults, seen = gather_objects(faults), gather_objects(seen)
     if faults:
         raise RunError(
             f"{len(faults):,} of {total:,} images with masks cannot be used, for example "
             f"{min(faults)}. Repair or remove them."
+        )
+    for number, source in enumerate(sources):  # the first one is trained on
+        known = {one for at, one in seen if at == number and one != IGNORED}
+        refuse_trivial(source, known, least=2 if number == 0 else 1)
+
+
+def refuse_trivial(source: Masked, classes: set[int], least: int) -> None:
+    """Raise UserError for a source whose masks hold too few classes."""
+    if len(classes) < least:
+        found = f"only class {min(classes)}" if classes else f"only {IGNORED}, ignored pixels"
+        raise UserError(
+            f"The {len(source):,} masks of {source.name}, for example that of "
+            f"{source.describe(0)}, hold {found}: expected {least} or more classes."
         )
 
 

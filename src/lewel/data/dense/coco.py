@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits, rasterise
+from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.files import Files
 from lewel.data.sources.names import Names
 from lewel.errors import UserError
@@ -23,6 +24,7 @@ NUMBERS = {
 }
 NAMES = {"images": "file_name", "categories": "name"}
 KEPT = ("id", "category_id", "bbox", "area", "iscrowd", "segmentation")  # of an annotation
+HUGE = 1e9  # pixels: no box lies so far out
 FULL_SIZE = 100_000  # a larger training set is taken for COCO's own train2017
 
 
@@ -41,6 +43,7 @@ class CocoBoxes(Files):
             categories = [one for one in categories if one["name"] in classes]
         self._numbers = {int(one["id"]): n for n, one in enumerate(categories, start=1)}
         self._images = sorted(content["images"], key=lambda one: int(one["id"]))
+        refuse_outside((str(one["file_name"]) for one in self._images), file)
         folder = folder_of(root, file, [str(one["file_name"]) for one in self._images])
         paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
         names = tuple(str(one["name"]) for one in categories)
@@ -154,7 +157,8 @@ def _has_no_area(annotation: dict[str, Any], image: dict[str, Any]) -> bool:
 def read_instances(file: Path) -> dict[str, Any]:
     """The content of an instances_*.json, checked."""
     try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
         complete = all(
             isinstance(content[key], list) for key in ("images", "annotations", "categories")
         )
@@ -182,13 +186,19 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     for key in numbers:
         try:
             int(one[key])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return f"a number as {key}"
     if name is not None and not isinstance(one.get(name), str):
         return name
     box = one.get("bbox")
     four = isinstance(box, list) and len(box) == 4 and all(type(n) in (int, float) for n in box)
-    return "a bbox of four numbers" if boxed and not four else None
+    finite = four and all(abs(number) < HUGE for number in box)
+    return "a bbox of four numbers" if boxed and not finite else None
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity, which Python's JSON reads and JSON does not have."""
+    raise ValueError(f"it holds {name}, which is no number")
 
 
 def folder_of(root: Path, file: Path, names: Sequence[str]) -> str:

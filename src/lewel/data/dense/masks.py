@@ -169,10 +169,14 @@ def validation_masks(data: str, size: int) -> Masked | None:
 
 
 def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, Masked]:
+    root = Path(data).expanduser()
+    voc = None if data == "scenes" else find_voc(root)
+    if split is not None and voc is None:
+        raise UserError(
+            f"{data} has no split {split!r}: --split names a list of Pascal VOC, so leave it out."
+        )
     if data == "scenes":
         return SceneMasks("train", size), SceneMasks("val", size, VALIDATION_SCENES)
-    root = Path(data).expanduser()
-    voc = find_voc(root)
     if voc is not None:
         split = split or (AUGMENTED if augmented_list(voc) else "train")
         train, val = split_pairs(voc, split), split_pairs(voc, "val")

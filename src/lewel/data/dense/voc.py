@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lewel.data.sources.check import refuse_outside
 from lewel.errors import UserError
 
 IGNORED: Final = 255  # unlabelled pixels: the borders of objects, and ambiguous ones
@@ -78,6 +79,7 @@ def split_pairs(root: Path, split: str) -> list[tuple[str, str]]:
     names = read_list(file).split()
     if not names:
         raise UserError(f"{file} is empty: expected the name of an image in each line.")
+    refuse_outside(names, file)
     return [(f"JPEGImages/{name}.jpg", f"{masks}/{name}.png") for name in names]
 
 

@@ -4,6 +4,7 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits
 from lewel.data.dense.voc import read_list
+from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.files import Files
 from lewel.data.sources.names import Names
 from lewel.errors import UserError
@@ -36,6 +38,7 @@ class VocBoxes(Files):
         self, root: Path, images: Images, *, name: str, classes: Sequence[str] | None, rule: str
     ) -> None:
         names = tuple(classes or CLASSES)
+        refuse_outside((image for _, image in images), root / "ImageSets")
         paths = [os.path.join(year, "JPEGImages", f"{image}.jpg") for year, image in images]
         super().__init__(root, paths, name=name, classes=names)
         self.rule = rule
@@ -105,6 +108,8 @@ def read_objects(
             corners = [
                 float(node.findtext(f"bndbox/{c}") or "") for c in ("xmin", "ymin", "xmax", "ymax")
             ]
+            if not all(isfinite(corner) for corner in corners):
+                raise ValueError(f"the box of {name} is {corners}")
             left, top, right, bottom = corners
             if right <= left or bottom <= top:
                 flat[str(file)] += 1

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lewel.data.pack.stores import Store
+from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.names import Names
 from lewel.errors import UserError
 
@@ -118,6 +119,7 @@ def read_index(store: Store, shown: str) -> Index:
         shards = {
             split: [Shard(**shard) for shard in listed] for split, listed in about["shards"].items()
         }
+        refuse_outside((one.file for listed in shards.values() for one in listed), shown)
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             samples = {split: Samples.of(_of_split(arrays, split)) for split in shards}
         classes = about["classes"]
