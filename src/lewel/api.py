@@ -31,6 +31,7 @@ from lewel.config.settings import Settings, explain
 from lewel.errors import UserError
 from lewel.interop.backbones import find_network, open_backbone, plain
 from lewel.interop.lookup import read_card, weights_file
+from lewel.progress import plain_console
 from lewel.tasks import detect as detect_task
 from lewel.tasks import embed as embed_task
 from lewel.tasks import export as export_task
@@ -79,7 +80,7 @@ def pretrain(
     """
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     config = configure(_name(data), _name(recipe), settings)
-    return pretrain_task.pretrain(config, _path(out), console or Console())
+    return pretrain_task.pretrain(config, _path(out), console or plain_console())
 
 
 def knn(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Accuracy:
@@ -151,7 +152,7 @@ def maps(run: Name, images: Name | Sequence[Name], *, out: Maybe = None, **setti
 def where(run: Name, data: Name, **settings: Any) -> Located:
     """Numbers of a run's alignment maps: consistency, pointing game, IoU, entropy."""
     config = _checked(WhereConfig, {**settings, "data": fspath(data)})
-    return where_task.where(Path(run), config, Console())
+    return where_task.where(Path(run), config, plain_console())
 
 
 def results(*runs: Name) -> list[dict[str, str]]:
@@ -213,7 +214,7 @@ def _evaluate(
     base = {} if recipe is None else read_recipe(fspath(recipe), "eval")
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     config = _checked(model, {**base, **settings, "data": fspath(data)})
-    return task(fspath(backbone), config, _path(out), Console())
+    return task(fspath(backbone), config, _path(out), plain_console())
 
 
 def _checked(model: type[Config], settings: dict[str, Any]) -> Config:

@@ -1,12 +1,25 @@
-"""Progress of long work: a bar in a terminal, a line every few seconds elsewhere."""
+"""What is printed: plain lines, and the progress of long work."""
 
 import os
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
+
+
+def plain_console(**options: Any) -> Console:
+    """A console that prints text as it is: a path such as a:smile:[b] is no emoji and no markup."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def show(console: Console, *lines: str) -> None:
+    """Print lines as they are on any console, also on a user's own."""
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
 
 
 class Bar:
@@ -21,7 +34,7 @@ class Bar:
     def __enter__(self) -> "Bar":
         if self.console.is_terminal and self.shown:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(20),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
@@ -48,7 +61,7 @@ class Bar:
             left = int((self.total - self.done) / pace)
             line = f"{self.text}: {self.done:,} of {self.total:,}"
             eta = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-            self.console.print(f"{line}  ETA {eta}", highlight=False, markup=False)
+            show(self.console, f"{line}  ETA {eta}")
 
 
 def rank_from_outside() -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from lewel.bench.machine import machine_line
 from lewel.errors import UserError
 from lewel.files import mark, refuse_foreign, write_atomically, write_marked
+from lewel.progress import plain_console
 
 Rows = Sequence[Sequence[str]]
 WIDEST = 132  # columns of text of the widest table
@@ -52,7 +53,7 @@ def print_table(console: Console, header: Sequence[str], rows: Rows) -> None:
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console(file=console.file, width=max(console.width, WIDEST)).print(table)
+    plain_console(file=console.file, width=max(console.width, WIDEST)).print(table)
 
 
 def put_section(path: Path, title: str, body: str, machine: dict[str, Any]) -> None:

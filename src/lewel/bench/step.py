@@ -22,6 +22,7 @@ from lewel.bench.timing import Bar, interleaved, quartiles, ratio
 from lewel.bench.workload import Workload
 from lewel.errors import RunError, UserError
 from lewel.files import write_marked
+from lewel.progress import plain_console, show
 from lewel.train.allocator import keep_freed_memory
 
 HEADER = (
@@ -62,7 +63,7 @@ def bench_step(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = describe_machine(threads)
     if not lightly_steps(work):
-        console.print(MISSING, highlight=False, markup=False, soft_wrap=True)
+        show(console, MISSING)
     _choose(work, only)  # refuse a wrong name before anything is timed
     seconds = []
     for number in range(1, processes):
@@ -126,7 +127,7 @@ def _entries_and_times(
     keep_freed_memory()  # as in a run; the baselines gain by it too
     entries = {name: make(device) for name, make in _choose(work, only).items()}
     steps = {name: entry.step for name, entry in entries.items()}
-    with Bar(console or Console(), len(steps) * (rounds + WARMUP), title) as bar:
+    with Bar(console or plain_console(), len(steps) * (rounds + WARMUP), title) as bar:
         return entries, interleaved(steps, rounds, device, bar, warmup=WARMUP)
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lewel.ops.randomness import generator
+from lewel.progress import show
 
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 
@@ -43,7 +44,7 @@ class Bar:
             self.progress.update(self.task, advance=1, description=text)
         elif time.monotonic() - self.printed >= PLAIN_SECONDS:
             self.printed = time.monotonic()
-            self.console.print(f"{text} {self.done}/{self.total}", highlight=False, markup=False)
+            show(self.console, f"{text} {self.done}/{self.total}")
 
 
 def clock(device: torch.device) -> float:

@@ -11,6 +11,7 @@ from rich.console import Console
 from lewel.cli.output import say
 from lewel.cli.parameters import All, Flag, Positive
 from lewel.config.commands import OVERWRITE
+from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.bench.workload import Workload
@@ -230,7 +231,7 @@ def begin(output: Output, name: str) -> tuple[Console, int]:
     from lewel.bench.output import make_folder
 
     make_folder(output.out, output.name or name, output.overwrite)
-    return Console(), output.threads or torch.get_num_threads()
+    return plain_console(), output.threads or torch.get_num_threads()
 
 
 def finish(

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-
 from lewel.cli.output import say, where_and_next
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import DetectConfig
+from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Detected
@@ -20,7 +19,7 @@ def detect(
     """Evaluate a backbone by object detection (Faster R-CNN, Mask R-CNN)."""
     from lewel.tasks import detect as task
 
-    console = Console()
+    console = plain_console()
     say(console, *lines_of(task.detect(backbone, with_recipe(config, recipe), out, console)))
 
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import say
 from lewel.cli.parameters import All, Backbone
 from lewel.config.commands import EmbedConfig
+from lewel.progress import plain_console
 
 Config = Annotated[EmbedConfig, All]
 DEFAULT = EmbedConfig()
@@ -27,6 +26,6 @@ def embed(
     """
     from lewel.tasks import embed as task
 
-    console = Console()
+    console = plain_console()
     done = task.embed(backbone, data, config, out, console)
     say(console, f"wrote the features of {done.images:,} images to {done.file}")

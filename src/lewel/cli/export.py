@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import say
 from lewel.cli.parameters import All, Backbone
 from lewel.config.commands import ExportConfig
+from lewel.progress import plain_console
 
 
 def export(
@@ -22,10 +21,10 @@ def export(
     """
     from lewel.tasks import export as task
 
-    with Console(stderr=True).status(f"exporting to {config.to}"):
+    with plain_console(stderr=True).status(f"exporting to {config.to}"):
         done = task.export(run, config, out)
     say(
-        Console(),
+        plain_console(),
         f"wrote {' and '.join(map(str, done.files))}: {done.compared}",
         "load it:",
         *(f"  {line}" for line in done.loading),

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import show_accuracy
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import FinetuneConfig
+from lewel.progress import plain_console
 
 Config = Annotated[FinetuneConfig, All]
 
@@ -17,6 +16,6 @@ def finetune(
     """Fine-tune on a fraction of the labels (semi-supervised evaluation)."""
     from lewel.tasks import finetune as task
 
-    console = Console()
+    console = plain_console()
     found = task.finetune(backbone, with_recipe(config, recipe), out, console)
     show_accuracy(console, found, f"{found.numbers['labelled']:,} labels")

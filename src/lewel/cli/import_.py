@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import program, say
 from lewel.cli.parameters import All
 from lewel.config.commands import ImportConfig
+from lewel.progress import plain_console
 
 Config = Annotated[ImportConfig, All]
 DEFAULT = ImportConfig()
@@ -39,7 +38,7 @@ def import_(file: Path, /, *, out: Path | None = None, config: Config = DEFAULT)
     if network.stem != "imagenet" and config.stem is None:
         lines.append("The file can't tell the stride of its 3x3 stem: --stem medium if it is 2.")
     say(
-        Console(),
+        plain_console(),
         *lines,
         "next:",
         f"  {program()} knn {done.folder} --data cifar10    # evaluate it",

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import show_accuracy
 from lewel.cli.parameters import All, Backbone, ResultsFolder
 from lewel.config.evaluate import KnnConfig
+from lewel.progress import plain_console
 
 
 def knn(
@@ -15,7 +14,7 @@ def knn(
     """Evaluate a backbone by k nearest neighbours."""
     from lewel.tasks import knn as task
 
-    console = Console()
+    console = plain_console()
     found = task.knn(backbone, config, out, console)
     by_k = ", ".join(f"{k}: {value:.1%}" for k, value in found.numbers["sweep"].items())
     bank = f"bank {found.numbers['bank']:,}; by k {by_k}"

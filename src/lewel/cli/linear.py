@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import show_accuracy
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import LinearConfig
+from lewel.progress import plain_console
 
 Config = Annotated[LinearConfig, All]
 
@@ -17,7 +16,7 @@ def linear(
     """Evaluate a backbone by a linear classifier on frozen features."""
     from lewel.tasks import linear as task
 
-    console, config = Console(), with_recipe(config, recipe)
+    console, config = plain_console(), with_recipe(config, recipe)
     found = task.linear(backbone, config, out, console)
     chosen = ("lr", "weight_decay") if config.fast else ()
     named = [f"{name.replace('_', ' ')} {found.numbers[name]:g}" for name in chosen]

@@ -7,10 +7,9 @@ import sys
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
-from rich.console import Console
 
 from lewel.errors import STOPPING, Interrupted, RunError, UserError, system_message
-from lewel.progress import rank_from_outside
+from lewel.progress import plain_console, rank_from_outside
 
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
 GROUPS = {
@@ -87,7 +86,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command line."""
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    errors = plain_console(stderr=True, soft_wrap=True)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsValidationError as error:

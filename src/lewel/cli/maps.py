@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import program, say
 from lewel.cli.parameters import All, Run
 from lewel.config.commands import MapsConfig
+from lewel.progress import plain_console
 
 Config = Annotated[MapsConfig, All]
 DEFAULT = MapsConfig()
@@ -25,7 +24,7 @@ def maps(run: Run, /, *images: str, out: Path | None = None, config: Config = DE
     """
     from lewel.tasks import maps as task
 
-    console = Console()
+    console = plain_console()
     with console.status("computing maps"):
         done = task.maps(run, list(images), config, out)
     gallery = done.gallery

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lewel.progress import rank_from_outside
+from lewel.progress import rank_from_outside, show
 
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Accuracy
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def say(console: Console, *lines: str) -> None:
     """Plain lines, as they are; printed by the first process alone under torchrun and srun."""
     for line in lines if rank_from_outside() == 0 else ():
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        show(console, line)
 
 
 def program() -> str:

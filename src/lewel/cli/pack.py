@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import program, say
 from lewel.cli.parameters import All, Flag
 from lewel.config.commands import PackConfig
 from lewel.errors import UserError
+from lewel.progress import plain_console
 
 Config = Annotated[PackConfig, All]
 DEFAULT = PackConfig()
@@ -29,7 +28,7 @@ def pack(
     """
     from lewel.tasks import pack as task
 
-    console = Console()
+    console = plain_console()
     if check:
         if out is not None:
             raise UserError(f"--check takes one folder of packed data, not also {out}.")

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import program, say
 from lewel.cli.parameters import All, Flag
 from lewel.config.pretrain import PretrainConfig
+from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Pretrained
@@ -44,7 +43,7 @@ def pretrain(
     if dry_run:
         show_plan(resolved)
         return
-    console = Console()
+    console = plain_console()
     done = task.pretrain(resolved, out, console)
     say(console, *summary(done, resolved))
 
@@ -57,7 +56,7 @@ def show_plan(config: PretrainConfig) -> None:
     from lewel.tasks.dry_run import describe
 
     print(yaml.safe_dump(as_recipe(config), sort_keys=False).rstrip())
-    with Console(stderr=True).status("timing a few steps"):
+    with plain_console(stderr=True).status("timing a few steps"):
         description = describe(config)
     for name, value in description.items():
         kind = "," if isinstance(value, int) else "g" if isinstance(value, float) else ""

@@ -1,7 +1,8 @@
 """`lewel recipes`."""
 
-from rich.console import Console
 from rich.table import Table
+
+from lewel.progress import plain_console
 
 
 def recipes() -> None:
@@ -12,4 +13,4 @@ def recipes() -> None:
     for kind in ("pretrain", "eval"):
         for name, about in list_recipes(kind).items():
             table.add_row(name, about)
-    Console().print(table)
+    plain_console().print(table)

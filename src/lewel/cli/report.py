@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from lewel.cli.output import program, say
 from lewel.cli.parameters import Flag
 from lewel.config.commands import OVERWRITE
+from lewel.progress import plain_console
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
     """Write a report of one or several runs as one self-contained HTML page."""
     from lewel.tasks import report as task
 
-    console = Console()
+    console = plain_console()
     with console.status("reading the run"):
         path = task.report(list(runs), out, overwrite=overwrite)
     say(

@@ -10,6 +10,7 @@ from lewel.cli.output import program, say, wide
 from lewel.cli.parameters import Flag, Positive
 from lewel.data.workers import cores
 from lewel.errors import RunError, UserError
+from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.config.reproduce import Experiment
@@ -54,7 +55,7 @@ def reproduce(
     from lewel.tasks.reproduce import Worker
     from lewel.tasks.reproduction_plan import Setup, check_data, plan
 
-    console = Console()
+    console = plain_console()
     chosen = choose_experiments([*experiments])
     setup = Setup(scale, out / scale, data_root)
     queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
 from lewel.cli.output import wide
 from lewel.errors import UserError
+from lewel.progress import plain_console
 
 
 def results(*runs: Path) -> None:
@@ -14,4 +13,4 @@ def results(*runs: Path) -> None:
 
     if not runs:
         raise UserError("Which runs? Give one or several run folders.")
-    wide(Console(), 200).print(results_table(list(runs)))
+    wide(plain_console(), 200).print(results_table(list(runs)))

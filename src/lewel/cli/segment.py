@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
 from lewel.cli.output import say, where_and_next
 from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import SegmentConfig
+from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.tasks.outcome import Segmented
@@ -20,7 +19,7 @@ def segment(
     """Evaluate a backbone by semantic segmentation with a dilated FCN."""
     from lewel.tasks import segment as task
 
-    console = Console()
+    console = plain_console()
     say(console, *lines_of(task.segment(backbone, with_recipe(config, recipe), out, console)))
 
 

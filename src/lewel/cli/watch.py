@@ -1,10 +1,9 @@
 """`lewel watch`."""
 
-from rich.console import Console
-
 from lewel.cli.output import say
 from lewel.cli.parameters import Run
 from lewel.errors import UserError
+from lewel.progress import plain_console
 
 
 def watch(run: Run, /, *, port: int = 0, every: int = 5) -> None:
@@ -23,7 +22,7 @@ def watch(run: Run, /, *, port: int = 0, every: int = 5) -> None:
         raise UserError(f"{run} is a file, expected a run folder.")
     if every < 1:
         raise UserError(f"--every is {every}: expected seconds, 1 or more.")
-    console = Console()
+    console = plain_console()
     with Server(LivePage(run, every), port) as server:
         if not run.exists():
             say(console, f"{run} does not exist yet: waiting for it.")

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from lewel.cli.output import program, say, wide
 from lewel.cli.parameters import All, Run
 from lewel.config.evaluate import WhereConfig
+from lewel.progress import plain_console
 
 TITLES = {
     "run": "this run",
@@ -32,7 +32,7 @@ def where(run: Run, /, *, config: Annotated[WhereConfig, All]) -> None:
     """Measure alignment maps: consistency over views, localisation of objects, diversity."""
     from lewel.tasks import where as task
 
-    console = Console()
+    console = plain_console()
     found = task.where(run, config, console)
     wide(console, 240).print(table_of(found.numbers))
     nexts = f"next:\n  {program()} maps {run} {config.data}"

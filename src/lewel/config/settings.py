@@ -91,11 +91,28 @@ def flat(config: BaseModel) -> dict[str, Any]:
     return out
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice, where YAML itself would take the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        name = str(key.value)
+        if name in seen:
+            raise yaml.YAMLError(f"line {key.start_mark.line + 1} gives the key {name} again")
+        seen.add(name)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds keys and values."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML: {reason}.") from None
@@ -104,6 +121,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path} is damaged: its last line, `{LAST_LINE}`, is missing, and settings may be "
             "too. Restore it, or add that line if it is complete."
         )
+    if content is None:
+        raise UserError(f"{path} is empty: expected keys and values such as `epochs: 100`.")
     if not isinstance(content, dict):
         raise UserError(f"{path} holds {type(content).__name__}, expected keys and values.")
     return content

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ from lewel.files import write_atomically
 
 Entry = dict[str, Any]  # the settings of an evaluation, and its result
 KEYS = ("settings", "result")
+Check = Callable[[Entry], bool]
+ADDED = ("network", "masks", "labelled")  # keys of settings that older results lack
 # Keys that version 0.1 wrote, and what they are called now.
 RENAMED = {
     "question": "settings",
@@ -60,16 +65,38 @@ class Results:
         """The tasks that have results."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def find(self, task: str, settings: Entry) -> Entry | None:
-        """The result of an identical evaluation, if there is one."""
-        settings = json.loads(json.dumps(settings))  # as it comes back from a file
-        found = [entry for entry in self.entries(task) if entry["settings"] == settings]
-        return found[-1]["result"] if found else None
+    def find(self, task: str, settings: Entry, still_right: Check = lambda result: False) -> Any:
+        """The result of an identical evaluation, or None.
 
-    def keep(self, task: str, settings: Entry, result: Entry) -> Path:
+        Older results lack the keys in ADDED: `still_right` tells whether one can be used.
+        """
+        for entry in reversed(self.entries(task)):
+            numbers = [value for value in entry["result"].values() if isinstance(value, float)]
+            if all(map(isfinite, numbers)) and self._same(entry, settings, still_right):
+                return entry["result"]
+        return None
+
+    @staticmethod
+    def _same(entry: Entry, settings: Entry, still_right: Check) -> bool:
+        settings = json.loads(json.dumps(settings))  # as it comes back from a file
+        if entry["settings"] == settings:
+            return True
+        older = {key: value for key, value in settings.items() if key not in ADDED}
+        result = entry["result"]
+        return older != settings and entry["settings"] == older and still_right(result)
+
+    def keep(
+        self,
+        task: str,
+        settings: Entry,
+        result: Entry,
+        still_right: Check = lambda result: False,
+    ) -> Path:
         """Write a result, in the place of an older one of the same evaluation."""
         settings = json.loads(json.dumps(settings))
-        others = [entry for entry in self.entries(task) if entry["settings"] != settings]
+        others = [
+            entry for entry in self.entries(task) if not self._same(entry, settings, still_right)
+        ]
         text = json.dumps([*others, {"settings": settings, "result": result}], indent=1)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path(task), lambda aside: aside.write_text(text, encoding="utf-8"))
@@ -89,7 +116,16 @@ def upgraded(task: str, entry: Entry) -> Entry:
     return {"settings": renamed["settings"], "result": result}
 
 
+def unchanged_since(files: Iterable[Path], result: Entry) -> bool:
+    """Whether files are older than a result that was computed from them."""
+    try:
+        written = datetime.strptime(str(result.get("written")), "%Y-%m-%d %H:%M:%S%z").timestamp()
+    except ValueError:
+        written = 0.0
+    return all(file.stat().st_ctime <= written for file in files)
+
+
 def fingerprint(file: Path) -> str:
-    """A hash of a file of weights."""
+    """A hash of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]

@@ -100,19 +100,31 @@ def find_network(
                 f"{what} is not a backbone: expected a run folder, a file of weights, or a "
                 "network's name such as resnet50 or timm/convnext_atto."
             )
+        _refuse_other_network(what, name, backbone)
         return Network(name, **size)
     card = read_card(file) if file.suffix == ".safetensors" else {}
     if "backbone" in card:
+        _refuse_other_network(what, card["backbone"], backbone)
         known = {key: card[key] for key in ("stem", "width", "image_size")}
         colours = {key: tuple(card[key]) for key in ("mean", "std")}
         return Network(card["backbone"], **{**known, **colours, **size})
-    if backbone is not None:
-        return Network(backbone, **size)
     trained = read_config(file)
+    if backbone is not None and not trained:
+        return Network(backbone, **size)
     if trained:
+        _refuse_other_network(what, trained["backbone"], backbone)
         known = {key: trained[key] for key in ("stem", "width", "image_size")}
         return Network(trained["backbone"], **{**known, **size})
     return identify_resnet(network_in(read_weights(file), "conv1.weight"), what)._replace(**size)
+
+
+def _refuse_other_network(what: str | Path, own: str, given: str | None) -> None:
+    """Raise UserError for an architecture that is not the one a backbone is known to have."""
+    if given is not None and given != own:
+        raise UserError(
+            f"{what} is {own}, but --backbone is {given}: leave it out; it is for third-party "
+            "checkpoints, which do not name their network."
+        )
 
 
 def identify_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:

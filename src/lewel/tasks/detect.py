@@ -30,6 +30,7 @@ from lewel.ops.ranks import rank
 from lewel.optim.groups import NORMS
 from lewel.optim.schedules import detection_rate
 from lewel.pages.detections import draw_objects, save_pair
+from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Detected
 from lewel.tasks.training import plan_training, remove_checkpoints, train_model
@@ -117,7 +118,7 @@ def report_notes(run: EvaluationRun, config: DetectConfig) -> None:
     if config.train_split is not None and config.train_split == config.val_split:
         notes.append("Training and validation set are the same: AP shows memorisation.")
     for note in dict.fromkeys(notes):
-        run.console.print(note, highlight=False, markup=False, soft_wrap=True)
+        show(run.console, note)
 
 
 def build_detector(backbone: nn.Module, classes: int, config: DetectConfig) -> Detector:

@@ -17,7 +17,7 @@ from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically, write_marked
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.interop.lookup import weights_file
-from lewel.progress import Bar
+from lewel.progress import Bar, plain_console
 from lewel.tasks.outcome import Embedded
 from lewel.train.devices import default_workers, open_fabric, placement
 
@@ -59,7 +59,7 @@ def embed(
     )
     parts = out.with_name(out.name + ".parts")
     _claim(parts, f"{_of(what)} {network} {digest(source)}")
-    with Bar(f"features of {len(source):,} images", len(source), console or Console()) as bar:
+    with Bar(f"features of {len(source):,} images", len(source), console or plain_console()) as bar:
         for number, indices in enumerate(_cut(len(source))):
             file = parts / f"{number:06d}.npy"
             if file.exists():

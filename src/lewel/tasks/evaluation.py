@@ -16,14 +16,20 @@ from torch import Tensor
 from lewel.config.evaluate import DenseConfig, EvaluateConfig, TrainConfig
 from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.open import open_data
-from lewel.data.sources.source import Data, Source, digest_with_labels
+from lewel.data.sources.source import (
+    Data,
+    Source,
+    annotation_files,
+    digest_of_files,
+    digest_with_labels,
+)
 from lewel.errors import RunError, UserError
 from lewel.evaluate.features import Extractor, refuse_not_finite
-from lewel.evaluate.results import Results, fingerprint
+from lewel.evaluate.results import Results, fingerprint, unchanged_since
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import rank, ranks
-from lewel.progress import Bar
+from lewel.progress import Bar, plain_console, show
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
@@ -97,6 +103,18 @@ class Evaluator:
             "train": digest_with_labels(self.train)[:16],
             "val": digest_with_labels(self.val)[:16],
         }
+        self.masks = [*annotation_files(self.train), *annotation_files(self.val)]
+        labels = Path(getattr(config, "labels", "%")).expanduser()
+        self.labels = [labels] if labels.is_file() else []  # of `finetune`
+        named = config.backbone is not None and file is not None  # a third-party checkpoint
+        name, stem, width = self.network[:3]
+        partial = " partial" * config.partial
+        known = not (self.untrained or named or config.partial)
+        self.added = {
+            "network": None if known else f"{name} {stem} {width}{partial}",
+            "masks": digest_of_files(self.masks)[:16] if self.masks else None,
+            "labelled": fingerprint(labels) if self.labels else None,
+        }
 
     def settings(self) -> dict[str, Any]:
         """What identifies an evaluation: with equal settings the result is the same."""
@@ -109,7 +127,27 @@ class Evaluator:
             "image_size": self.network.image_size,
             "weights": self.weights,
             **self.data,
+            **{key: value for key, value in self.added.items() if value is not None},
         }
+
+    def still_right(self, result: dict[str, Any]) -> bool:
+        """Whether an older result, which does not name all that decided it, can be used."""
+        own = self.results.folder.parent.resolve() == folder_for(self.what).resolve()
+        return (
+            result.get("backbone") == self.network.name
+            and not self.config.partial
+            and (own or not self.untrained)  # another --out may hold another network's
+            and unchanged_since([*self.masks, *self.labels], result)
+        )
+
+    def cached(self, task: str) -> dict[str, Any] | None:
+        """The result of an identical evaluation, if there is one."""
+        found: dict[str, Any] | None = self.results.find(task, self.settings(), self.still_right)
+        return found
+
+    def keep(self, task: str, result: dict[str, Any]) -> None:
+        """Cache a result."""
+        self.results.keep(task, self.settings(), result, self.still_right)
 
 
 @dataclass
@@ -147,18 +185,18 @@ class Task:
     ) -> tuple[dict[str, Any], Path]:
         """The result, cached or computed now, and its file."""
         evaluator = Evaluator(what, config, out, self.opens)
-        results, file = evaluator.results, evaluator.results.path(self.name)
-        cached = None if config.again else results.find(self.name, evaluator.settings())
+        file = evaluator.results.path(self.name)
+        cached = None if config.again else evaluator.cached(self.name)
         if cached is not None:
             line = f"cached in {file}; --recompute evaluates again"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            show(console, line)
             return cached, file
         place = placement(config.devices, config.nodes)
         sync = bool(getattr(config, "sync_batch_norm", False))
         fabric = open_fabric(place, config.accelerator, config.precision, sync)
         if place.ranks > 1 and place.starter == "lewel":
             launch(fabric, _in_process, self, what, config, out, place)
-            kept = results.find(self.name, evaluator.settings())
+            kept = evaluator.cached(self.name)
             assert kept is not None
             return kept, file
         fabric.launch()
@@ -190,7 +228,7 @@ class Task:
         took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
         result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
         if rank() == 0:
-            evaluator.results.keep(self.name, evaluator.settings(), result)
+            evaluator.keep(self.name, result)
         return result
 
     def evaluate_each_lr(
@@ -202,7 +240,7 @@ class Task:
         for rate in config.rates:
             one = config.model_copy(update={"lr": f"{rate:g}"})
             if len(config.rates) > 1:
-                console.print(f"lr {rate:g}:", highlight=False)
+                show(console, f"lr {rate:g}:")
             found[one.lr], file = evaluate(one)
         if len(found) == 1:
             return found[config.lr], file
@@ -210,8 +248,7 @@ class Task:
         by_lr = {rate: one[metric] for rate, one in found.items()}
         chosen = {**found[best], "by_lr": by_lr, "selected_on": "the validation set"}
         if rank() == 0:
-            evaluator = Evaluator(what, config, out, self.opens)
-            evaluator.results.keep(self.name, evaluator.settings(), chosen)
+            Evaluator(what, config, out, self.opens).keep(self.name, chosen)
         return chosen, file
 
 
@@ -224,7 +261,7 @@ def _in_process(
     place: Placement,
 ) -> None:
     """What each process that `launch` starts does."""
-    task.compute(fabric, Evaluator(what, config, out, task.opens), place, Console())
+    task.compute(fabric, Evaluator(what, config, out, task.opens), place, plain_console())
 
 
 def readable_features(

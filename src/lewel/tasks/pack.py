@@ -12,6 +12,7 @@ from lewel.data.pack.format import Index
 from lewel.data.pack.write import Packing, Settings
 from lewel.data.workers import cores
 from lewel.errors import UserError
+from lewel.progress import plain_console
 
 
 class PackedShards(NamedTuple):
@@ -39,7 +40,7 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
     settings = Settings(
         Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
     )
-    packing = Packing(source, Path(out).expanduser(), settings, console or Console())
+    packing = Packing(source, Path(out).expanduser(), settings, console or plain_console())
     beside = cores() if cores() > 1 else 0  # one core encodes in this process
     index = packing.run(beside if config.workers is None else config.workers)
     return PackedShards.of(out, index, len(packing.corrupt))
@@ -54,4 +55,4 @@ def refuse_within(source: str, out: Path) -> None:
 
 def check(place: str, console: Console | None = None) -> PackedShards:
     """Compare the shards of a folder or URL with their checksums."""
-    return PackedShards.of(place, checking.check(place, console or Console()))
+    return PackedShards.of(place, checking.check(place, console or plain_console()))

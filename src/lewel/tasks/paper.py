@@ -18,7 +18,7 @@ from lewel.config.paper import Evaluation, Row, read_paper
 from lewel.config.pretrain import PretrainConfig, follows, read_config
 from lewel.config.recipes import read_recipe
 from lewel.errors import UserError
-from lewel.evaluate.results import Entry, fingerprint
+from lewel.evaluate.results import ADDED, Entry, fingerprint
 from lewel.interop.lookup import read_card
 
 CONFIGS: dict[str, type[EvaluateConfig]] = {
@@ -28,7 +28,7 @@ CONFIGS: dict[str, type[EvaluateConfig]] = {
     "detect": DetectConfig,
 }
 # Of an evaluation: data and weights, which are compared by other means, and the seed.
-NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed"}
+NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed", *ADDED}
 # Of `EvaluateConfig`, but not in the settings that are stored with a result.
 NOT_STORED = {"again", "workers", "accelerator", "devices", "nodes", "backbone", "partial"}
 

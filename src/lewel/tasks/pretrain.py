@@ -30,6 +30,7 @@ from lewel.files import set_aside, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import rank
+from lewel.progress import plain_console, show
 from lewel.tasks.healing import heal, picture_fault, refuse_lost_checkpoints, settings_before
 from lewel.tasks.outcome import Pretrained
 from lewel.train.card import card, count
@@ -127,7 +128,7 @@ def pretrain_in_process(
 ) -> None:
     """What each process that `launch` starts does."""
     parts = Parts(config, open_configured(config), place, fabric, path)
-    pretrain_here(parts, path, Console())
+    pretrain_here(parts, path, plain_console())
 
 
 def pretrain_here(parts: Parts, path: Path, console: Console) -> None:
@@ -148,7 +149,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     config, data, plan = parts.config, parts.data, parts.plan
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        show(console, text)
 
     before, fault = settings_before(folder)
     if before is not None:
@@ -236,7 +237,7 @@ def assemble(
         method.to(memory_format=torch.channels_last)
     method.to(fabric.device)
     if config.compile:
-        compile_backbones(method, fabric.device, lambda text: console.print(text, markup=False))
+        compile_backbones(method, fabric.device, lambda text: show(console, text))
     step = None if state is None else int(state["step"])
 
     def tell(lines: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from lewel.data.views.loader import Order, Samples
 from lewel.nn.trainable import Trainable
 from lewel.ops.ranks import rank
+from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun
 from lewel.train.checkpoint import Checkpoints
 from lewel.train.display import Display
@@ -92,7 +93,7 @@ def train_model(
     )
     if state is not None:
         training.restore(state)
-        run.console.print(f"resumed at step {training.step}", highlight=False)
+        show(run.console, f"resumed at step {training.step}")
     try:
         train(training)
     finally:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ from rich.console import Console
 from torch import Tensor
 
 from lewel.config.evaluate import WhereConfig
-from lewel.data.dense.masks import Masked, validation_masks
+from lewel.data.dense.masks import Masked, MaskedSubset, validation_masks
 from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
-from lewel.data.sources.source import Source, Subset, digest
+from lewel.data.sources.source import Source, Subset, annotation_files, digest, digest_of_files
 from lewel.errors import RunError, UserError
 from lewel.evaluate.features import whole_view
 from lewel.evaluate.map_selection import agreement, image_side
 from lewel.evaluate.maps import random_maps
-from lewel.evaluate.results import Results, fingerprint
+from lewel.evaluate.results import Results, fingerprint, unchanged_since
 from lewel.evaluate.views import MapViews, make_views
 from lewel.evaluate.where import (
     cut_iou,
@@ -32,7 +33,7 @@ from lewel.evaluate.where import (
     summary,
 )
 from lewel.ops.randomness import generator, seed_of
-from lewel.progress import Bar
+from lewel.progress import Bar, show
 from lewel.tasks.maps import BATCH, MapModel, open_map_model
 from lewel.tasks.outcome import Located
 from lewel.train.devices import open_fabric, placement
@@ -59,11 +60,15 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
         "weights": f"{fingerprint(folder.backbone)} {fingerprint(folder.heads)}",
         "images": digest(Subset(source, indices))[:16],
     }
+    files = [] if masked is None else annotation_files(MaskedSubset(masked, indices))
+    if files:
+        settings["masks"] = digest_of_files(files)[:16]
     results = Results(folder.path)
-    cached = None if config.again else results.find("where", settings)
+    still_right = partial(unchanged_since, files)
+    cached = None if config.again else results.find("where", settings, still_right)
     if cached is not None:
         line = f"cached in {results.path('where')}; --recompute evaluates again"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        show(console, line)
         return Located(results.path("where"), cached)
     begun = time.monotonic()
     torch.manual_seed(config.seed)  # for runs trained with random maps
@@ -73,7 +78,7 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
     about = {"task": "where", "backbone": model.config.backbone, "method": model.config.method}
     result = {**about, "data": source.name, **found, "note": model.note, **took}
-    return Located(results.keep("where", settings, result), result)
+    return Located(results.keep("where", settings, result, still_right), result)
 
 
 def without_masks(name: str, image_size: int) -> Source:

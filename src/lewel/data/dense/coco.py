@@ -191,9 +191,12 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     if name is not None and not isinstance(one.get(name), str):
         return name
     box = one.get("bbox")
-    four = isinstance(box, list) and len(box) == 4 and all(type(n) in (int, float) for n in box)
-    finite = four and all(abs(number) < HUGE for number in box)
-    return "a bbox of four numbers" if boxed and not finite else None
+    four = (
+        isinstance(box, list)
+        and len(box) == 4
+        and all(type(n) in (int, float) and abs(n) < HUGE for n in box)
+    )
+    return "a bbox of four numbers" if boxed and not four else None
 
 
 def _refuse_constant(name: str) -> None:

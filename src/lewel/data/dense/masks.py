@@ -51,6 +51,10 @@ class MaskedSubset(Subset):
         annotation = getattr(self.source, "annotation_bytes", None)
         return annotation(int(self.indices[index])) if annotation else b""
 
+    def annotation_file(self, index: int) -> Path | None:
+        file_of = getattr(self.source, "annotation_file", None)
+        return file_of(int(self.indices[index])) if file_of else None
+
 
 class MaskFiles:
     """Image files and mask files; the pixels of a mask are class indices, 255 is ignored."""
@@ -80,10 +84,14 @@ class MaskFiles:
         return self.pairs[index][0]
 
     def annotation_bytes(self, index: int) -> bytes:
-        return str((self.root / self.pairs[index][1]).stat().st_size).encode()
+        return str(self.annotation_file(index).stat().st_size).encode()
+
+    def annotation_file(self, index: int) -> Path:
+        """The file of a mask; results are cached by its content."""
+        return self.root / self.pairs[index][1]
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self.read(index), read_mask(self.root / self.pairs[index][1])
+        image, mask = self.read(index), read_mask(self.annotation_file(index))
         assert self.classes is not None
         check_mask(mask, (image.shape[1], image.shape[2]), len(self.classes))
         return image, mask

@@ -35,7 +35,7 @@ from lewel.data.workers import leave_signals_to_the_parent, reader_died
 from lewel.errors import RunError
 from lewel.files import write_atomically
 from lewel.ops.randomness import generator
-from lewel.progress import Bar
+from lewel.progress import Bar, show
 
 CHUNK: Final = 16  # images per batch of a worker
 _KEY: Final = 0x9AC4  # separates the order of the shards from other random streams of the seed
@@ -74,7 +74,7 @@ class Packing:
         notes: list[str] = []
         apart, train, val = open_splits(data, settings.encoding.size, notes)
         for note in notes:
-            console.print(note, highlight=False, markup=False, soft_wrap=True)
+            show(console, note)
         named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
         self.sources = {split: source for split, source in named if source is not None}
         path = Path(data).expanduser()

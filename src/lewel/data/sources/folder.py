@@ -30,6 +30,7 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
     if train.classes is None:
         notes.append(f"{name}/{shown} has no class folders: its images have no labels.")
         return train, None
+    unusable = False
     for split in (splits[word] for word in VALIDATION_SPLITS if word in splits):
         if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
             raise UserError(f"{name}/{split} is the same folder as {name}/{shown}: remove it.")
@@ -37,16 +38,25 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
             val = _scan(root, split, name)
         except UserError as error:  # it matters for evaluation only, not for pre-training
             notes.append(str(error))
+            unusable = True
             continue
-        if val.classes is None:
+        folders = val.classes or _common_folder(val, split, train.classes)
+        if folders is None:
             notes.append(f"{name}/{split}/ has no class folders: it is not used for validation.")
             continue
-        if val.classes != train.classes:
-            notes.append(_different_classes(name, split, val.classes, train.classes))
+        if folders != train.classes:
+            notes.append(_different_classes(name, split, folders, train.classes))
             return train.without_labels(), None
         notes.append(f"{name} has {split}/: its {len(val):,} images are used for validation.")
         return train, val
-    return train, None
+    # A tenth of train/ in the place of an empty val/ would not be what its name promises.
+    return train.without_labels() if unusable else train, None
+
+
+def _common_folder(val: Files, split: str, classes: Sequence[str]) -> tuple[str, ...] | None:
+    """The one class folder of a validation set, if it has only one and it is a class."""
+    found = {val.describe(index)[len(split) + 1 :].partition("/")[0] for index in range(len(val))}
+    return tuple(found) if len(found) == 1 and found <= set(classes) else None
 
 
 def _different_classes(name: str, split: str, val: Sequence[str], train: Sequence[str]) -> str:

@@ -1,6 +1,8 @@
 """A source of images: by index, with labels or without; subsets and fingerprints of one."""
 
 import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -83,6 +85,21 @@ def digest(source: Source) -> str:
         return state.hexdigest()
     for index in range(len(source)):
         state.update(source.describe(index).encode("utf-8", "surrogateescape") + b"\0")
+    return state.hexdigest()
+
+
+def annotation_files(source: Source) -> list[Path]:
+    """The mask files of a source; none where annotations are in memory or there are none."""
+    file_of: Callable[[int], Path | None] | None = getattr(source, "annotation_file", None)
+    found = [] if file_of is None else [file_of(index) for index in range(len(source))]
+    return [file for file in found if file is not None]
+
+
+def digest_of_files(files: Iterable[Path]) -> str:
+    """A fingerprint of the content of files."""
+    state = hashlib.sha256()
+    for file in files:
+        state.update(hashlib.sha256(file.read_bytes()).digest())
     return state.hexdigest()
 
 
