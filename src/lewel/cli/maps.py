@@ -26,7 +26,7 @@ def maps(run: Run, /, *images: str, out: Path | None = None, config: Config = DE
 
     console = plain_console()
     with console.status("computing maps"):
-        done = task.maps(run, list(images), config, out)
+        done = task.maps(run, list(images), config, out, lambda text: say(console, text))
     gallery = done.gallery
     many = f"{len(gallery.images):,} images" + (
         f" (--limit {config.limit})" if len(gallery.images) == config.limit else ""

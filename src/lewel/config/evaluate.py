@@ -84,7 +84,9 @@ class FinetuneConfig(TrainConfig):
 class WhereConfig(Settings):
     """Numbers of a run's alignment maps."""
 
-    data: str = Field(description="`scenes` or Pascal VOC, which have masks, or other data.")
+    data: str = Field(
+        description="Data with masks: `scenes`, Pascal VOC, COCO, images/ and masks/; or other."
+    )
     limit: int = Field(500, ge=2, description="Use so many images, drawn by the seed.")
     image_size: int | None = Field(
         None, ge=16, description="By default the run's own; larger images have finer maps."

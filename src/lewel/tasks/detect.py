@@ -30,7 +30,6 @@ from lewel.ops.ranks import rank
 from lewel.optim.groups import NORMS
 from lewel.optim.schedules import detection_rate
 from lewel.pages.detections import draw_objects, save_pair
-from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Detected
 from lewel.tasks.training import plan_training, remove_checkpoints, train_model
@@ -43,7 +42,9 @@ FEWEST = 10  # batches for PreciseBN, also for small data
 EPOCH = 50  # least steps between checkpoints: several passes over small data
 
 
-def open_detection(config: EvaluateConfig, network: Network) -> tuple[BoxSource, BoxSource]:
+def open_detection(
+    config: EvaluateConfig, network: Network, notes: list[str]
+) -> tuple[BoxSource, BoxSource]:
     """The training and validation set of images with boxes."""
     assert isinstance(config, DetectConfig)
     train, val = open_boxes(
@@ -58,6 +59,9 @@ def open_detection(config: EvaluateConfig, network: Network) -> tuple[BoxSource,
     train = with_objects(limited(train, config.limit, config.seed))
     if not len(train):
         raise UserError(f"{config.data} has no objects to train on: give other data or splits.")
+    notes += (*train.notes, *val.notes)
+    if config.train_split is not None and config.train_split == config.val_split:
+        notes.append("Training and validation set are the same: AP shows memorisation.")
     return train, limited(val, config.val_limit, config.seed)
 
 
@@ -67,7 +71,6 @@ def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
     assert isinstance(config, DetectConfig)
     train: BoxSource = evaluator.train  # type: ignore[assignment]
     val: BoxSource = evaluator.val  # type: ignore[assignment]
-    report_notes(run, config)
     torch.manual_seed(config.seed)
     model = build_detector(copy.deepcopy(run.extractor.backbone), len(train.classes or ()), config)
     if run.place.ranks > 1 and device.type == "cuda":
@@ -109,16 +112,6 @@ def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
         result["pictures"] = draw(run, detections, val)
     remove_checkpoints(run)
     return result
-
-
-def report_notes(run: EvaluationRun, config: DetectConfig) -> None:
-    """Print notes on data that were left out and on overlapping splits."""
-    sources = (run.evaluator.train, run.evaluator.val)
-    notes = [note for source in sources for note in getattr(source, "notes", ())]
-    if config.train_split is not None and config.train_split == config.val_split:
-        notes.append("Training and validation set are the same: AP shows memorisation.")
-    for note in dict.fromkeys(notes):
-        show(run.console, note)
 
 
 def build_detector(backbone: nn.Module, classes: int, config: DetectConfig) -> Detector:

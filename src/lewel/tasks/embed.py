@@ -17,7 +17,7 @@ from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically, write_marked
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.interop.lookup import weights_file
-from lewel.progress import Bar, plain_console
+from lewel.progress import Bar, plain_console, show
 from lewel.tasks.outcome import Embedded
 from lewel.train.devices import default_workers, open_fabric, placement
 
@@ -45,7 +45,11 @@ def embed(
     refuse_foreign(out, "embed", config.overwrite)
     network = find_network(what, config.backbone, config.image_size)
     fabric = open_fabric(placement(1, 1), config.accelerator, "32", False)
-    source = open_data(data, image_size=network.image_size, limit=config.limit).unlabelled
+    console = console or plain_console()
+    opened = open_data(data, image_size=network.image_size, limit=config.limit)
+    for note in opened.notes:
+        show(console, note)
+    source = opened.unlabelled
     net = open_backbone(what, network).to(fabric.device)
     workers = default_workers(fabric.device) if config.workers is None else config.workers
     extractor = Extractor(
@@ -59,7 +63,7 @@ def embed(
     )
     parts = out.with_name(out.name + ".parts")
     _claim(parts, f"{_of(what)} {network} {digest(source)}")
-    with Bar(f"features of {len(source):,} images", len(source), console or plain_console()) as bar:
+    with Bar(f"features of {len(source):,} images", len(source), console) as bar:
         for number, indices in enumerate(_cut(len(source))):
             file = parts / f"{number:06d}.npy"
             if file.exists():

@@ -37,10 +37,13 @@ from lewel.train.launch import launch
 # What changes how a result is computed, and not what it is.
 FREE = {"again", "workers", "accelerator", "devices", "nodes"}
 
-Opens = Callable[[EvaluateConfig, Network], tuple[Source, Source]]  # training and validation set
+# Training and validation set; notes on them are appended to the list.
+Opens = Callable[[EvaluateConfig, Network, list[str]], tuple[Source, Source]]
 
 
-def open_labelled(config: EvaluateConfig, network: Network) -> tuple[Source, Source]:
+def open_labelled(
+    config: EvaluateConfig, network: Network, notes: list[str]
+) -> tuple[Source, Source]:
     """Images with classes: what most evaluations take."""
     data = open_data(
         config.data,
@@ -49,6 +52,7 @@ def open_labelled(config: EvaluateConfig, network: Network) -> tuple[Source, Sou
         seed=config.seed,
         classes=config.classes,
     )
+    notes += data.notes
     return labelled(data, config.data)
 
 
@@ -56,7 +60,7 @@ def labelled(data: Data, name: str) -> tuple[Source, Source]:
     """The labelled training and validation set, or the reason why there are none."""
     train, val = data.train, data.val
     if train is None or val is None or train.labels is None or val.labels is None:
-        because = f" ({data.notes[-1].rstrip('.')})" if data.notes else ""
+        because = f" ({' '.join(data.notes).rstrip('.')})" if data.notes else ""
         raise UserError(
             f"{name} has no labels to evaluate with{because}: give the same class folders in "
             "train/ and val/, a CSV with path and label, or a data set's name."
@@ -97,7 +101,8 @@ class Evaluator:
         self.results = Results(out or folder_for(what))
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
-        self.train, self.val = opens(config, self.network)
+        self.notes: list[str] = []
+        self.train, self.val = opens(config, self.network, self.notes)
         refuse_identical(self.train, config.data)
         self.data = {
             "train": digest_with_labels(self.train)[:16],
@@ -208,6 +213,8 @@ class Task:
         """Compute a result on all ranks; the first one keeps it."""
         config, network = evaluator.config, evaluator.network
         begun = time.monotonic()
+        for note in dict.fromkeys(evaluator.notes) if rank() == 0 else ():
+            show(console, note)
         torch.manual_seed(config.seed)
         backbone = open_backbone(
             evaluator.what, network, partial=config.partial, random_init=evaluator.untrained

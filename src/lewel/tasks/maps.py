@@ -1,5 +1,6 @@
 """`lewel maps`: the alignment maps of a run as heat maps over images."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,10 @@ from lewel.tasks.outcome import Mapped
 from lewel.train.run_folder import RunFolder
 
 BATCH = 32  # images at a time
+Say = Callable[[str], None]
+
+
+def _silent(text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,14 @@ def open_map_model(
     return MapModel(config, encoder.eval().to(device), device)
 
 
-def open_images(images: list[str], image_size: int) -> Source:
+def open_images(images: list[str], image_size: int, say: Say = _silent) -> Source:
     """Image files, or the validation set of one folder or other data set."""
     if not images:
         raise UserError("No images are given: give files, a folder, or `scenes`.")
     if len(images) == 1 and not Path(images[0]).expanduser().is_file():
         data = open_data(images[0], image_size=image_size)
+        for note in data.notes:
+            say(note)
         return data.val or data.unlabelled
     for image in images:
         path = Path(image).expanduser()
@@ -113,11 +120,16 @@ def open_images(images: list[str], image_size: int) -> Source:
     return Files(".", [str(Path(image).expanduser()) for image in images], name="images")
 
 
-def gallery_of(run: Path, images: list[Path] | list[str] | Source, config: MapsConfig) -> Gallery:
+def gallery_of(
+    run: Path,
+    images: list[Path] | list[str] | Source,
+    config: MapsConfig,
+    say: Say = _silent,
+) -> Gallery:
     """The first images of a source, whole and in two views, with the chosen maps of each."""
     model = open_map_model(run, image_size=config.image_size)
     if isinstance(images, list):
-        source = open_images([str(image) for image in images], model.config.image_size)
+        source = open_images([str(image) for image in images], model.config.image_size, say)
     else:
         source = images
     torch.manual_seed(config.seed)  # for random maps
@@ -180,12 +192,13 @@ def maps(
     images: list[Path] | list[str] | Source,
     config: MapsConfig,
     out: Path | None = None,
+    say: Say = _silent,
 ) -> Mapped:
     """A gallery of maps, written to maps/ of the run folder or to another one."""
     folder = out or run.expanduser() / "maps"
     for file in gallery_files(folder):
         refuse_foreign(file, "maps", config.overwrite)
-    gallery = gallery_of(run, images, config)
+    gallery = gallery_of(run, images, config, say)
     return Mapped(gallery, write_gallery(gallery, folder))
 
 

@@ -37,9 +37,14 @@ from lewel.transfer.dilation import dense
 from lewel.transfer.fcn import FCN
 
 PICTURES = 6
+LAST_FROM = 128  # pixels of a crop, from which channels_last is faster
+# oneDNN's strided 1x1 convolutions of fewer channels write past their memory in channels_last.
+NARROWEST = 16
 
 
-def open_for_segment(config: EvaluateConfig, network: Network) -> tuple[Source, Source]:
+def open_for_segment(
+    config: EvaluateConfig, network: Network, notes: list[str]
+) -> tuple[Source, Source]:
     """The training and validation set of images with masks."""
     assert isinstance(config, SegmentConfig)
     if config.classes is not None:
@@ -112,7 +117,7 @@ def make_plan(run: EvaluationRun, config: SegmentConfig, images: int) -> Plan:
         order,
         config.iterations,
         schedule,
-        channels_last=config.crop >= 128,
+        channels_last=config.crop >= LAST_FROM and run.evaluator.network.width >= NARROWEST,
         saves_epochs=False,
     )
 

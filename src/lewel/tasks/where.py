@@ -51,7 +51,9 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     model = open_map_model(run, image_size=size, device=device)
     # The size at which `open_data` renders scenes.
     masked = validation_masks(config.data, model.config.image_size * 3 // 2)
-    source = masked or without_masks(config.data, model.config.image_size)
+    source = masked or without_masks(config.data, model.config.image_size, console)
+    if masked is not None:
+        show(console, note_on(masked))
     indices = chosen_images(source, config.limit, config.seed)
     folder = RunFolder(run.expanduser())
     settings = {
@@ -67,8 +69,7 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     still_right = partial(unchanged_since, files)
     cached = None if config.again else results.find("where", settings, still_right)
     if cached is not None:
-        line = f"cached in {results.path('where')}; --recompute evaluates again"
-        show(console, line)
+        show(console, f"cached in {results.path('where')}; --recompute evaluates again")
         return Located(results.path("where"), cached)
     begun = time.monotonic()
     torch.manual_seed(config.seed)  # for runs trained with random maps
@@ -81,10 +82,20 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     return Located(results.keep("where", settings, result, still_right), result)
 
 
-def without_masks(name: str, image_size: int) -> Source:
+def without_masks(name: str, image_size: int, console: Console) -> Source:
     """The validation set of other data, or all images."""
     data = open_data(name, image_size=image_size)
+    show(console, *data.notes)
     return data.val or data.unlabelled
+
+
+def note_on(masked: Masked) -> str:
+    """What the masks are of."""
+    background = (masked.classes or ("0",))[0]
+    return (
+        f"{masked.name} has masks: objects of {len(masked):,} images are all classes but "
+        f"{background!r}, the first."
+    )
 
 
 def chosen_images(source: Source, limit: int, seed: int) -> np.ndarray:

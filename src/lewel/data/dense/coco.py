@@ -14,6 +14,7 @@ from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits, rasterise
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.files import Files
+from lewel.data.sources.layouts import coco_files
 from lewel.data.sources.names import Names
 from lewel.errors import UserError
 
@@ -226,10 +227,7 @@ def open_coco(
     root: Path, train: str | None, val: str | None, classes: Sequence[str] | None
 ) -> tuple[CocoBoxes, CocoBoxes]:
     """The training and the validation set."""
-    found = {
-        path.stem.removeprefix("instances_"): path
-        for path in sorted((root / "annotations").glob("instances_*.json"))
-    }
+    found = coco_files(root)
     out = []
     for given, word in ((train, "train"), (val, "val")):
         name = given or next((one for one in found if one.startswith(word)), "")

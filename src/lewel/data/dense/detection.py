@@ -7,6 +7,7 @@ from lewel.data.dense.boxes import BoxSource
 from lewel.data.dense.coco import open_coco
 from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import open_voc, years_of
+from lewel.data.sources.layouts import coco_files
 from lewel.errors import UserError
 
 
@@ -26,7 +27,7 @@ def open_boxes(
         raise UserError(f"{data} is not a folder: expected Pascal VOC, COCO, or scenes.")
     if years_of(root):
         return open_voc(root, train, val, classes)
-    if any((root / "annotations").glob("instances_*.json")):
+    if coco_files(root):
         return open_coco(root, train, val, classes)
     raise UserError(
         f"{data} holds no boxes in a known format: expected Annotations/ and ImageSets/Main/ "

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from lewel.data.dense.coco_masks import object_masks
 from lewel.data.dense.voc import (
     AUGMENTED,
     CLASSES,
@@ -18,8 +19,14 @@ from lewel.data.dense.voc import (
     read_list,
     split_pairs,
 )
-from lewel.data.sources.folder import TRAIN, VALIDATION_SPLITS
 from lewel.data.sources.images import SUFFIXES, UnreadableImage, read_image
+from lewel.data.sources.layouts import (
+    MASK_SUFFIXES,
+    TRAIN,
+    VALIDATION_SPLITS,
+    find_layout,
+    mask_folders,
+)
 from lewel.data.sources.open import HELD_OUT
 from lewel.data.sources.scenes import CLASSES as FIGURES
 from lewel.data.sources.scenes import SIZES, draw_scene
@@ -27,7 +34,6 @@ from lewel.data.sources.source import Labels, Source, Subset
 from lewel.errors import UserError
 from lewel.ops.randomness import generator
 
-MASK_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")  # lossless formats only
 VALIDATION_SCENES = 500
 _SPLIT_KEY = 0x5E6  # keeps this stream apart from others drawn with the same seed
 
@@ -169,11 +175,19 @@ def open_masks(
 
 
 def validation_masks(data: str, size: int) -> Masked | None:
-    """The validation set of scenes or of a Pascal VOC folder; None for other data."""
+    """The validation set of data with masks, or all of it where there is no split; else None."""
     if data == "scenes":
         return SceneMasks("val", size)
-    voc = find_voc(data)
-    return None if voc is None else MaskFiles(voc, split_pairs(voc, "val"), voc.name, CLASSES)
+    voc, root = find_voc(data), Path(data).expanduser().resolve()
+    if voc is not None:
+        return MaskFiles(voc, split_pairs(voc, "val"), voc.name, CLASSES)
+    if find_layout(str(root), root.name) is None:  # two classes may be called images and masks
+        return None
+    splits = (*VALIDATION_SPLITS, "", TRAIN)
+    pairs: list[tuple[str, str]] = next(filter(None, (_pairs(root, split) for split in splits)), [])
+    if pairs:
+        return MaskFiles(root, pairs, root.name, _classes(root, pairs))
+    return object_masks(root)
 
 
 def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, Masked]:
@@ -230,14 +244,9 @@ def _open_folder(root: Path, seed: int) -> tuple[Masked, Masked]:
 
 def _pairs(root: Path, split: str) -> list[tuple[str, str]]:
     """Images and masks of the same name, in images/SPLIT or SPLIT/images; paths from the root."""
-    for images, masks in (
-        (root / "images" / split, root / "masks" / split),
-        (root / split / "images", root / split / "masks"),
-    ):
-        if images.is_dir() and masks.is_dir():
-            break
-    else:
+    if (folders := mask_folders(root, split)) is None:
         return []
+    images, masks = folders
     image_files = _stems(images, lambda suffix: suffix in SUFFIXES)
     mask_files = _stems(masks, lambda suffix: suffix in MASK_SUFFIXES)
     both = ((image_files, mask_files, "mask in"), (mask_files, image_files, "image in"))

@@ -7,10 +7,9 @@ from typing import Final
 
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES
+from lewel.data.sources.layouts import TRAIN, VALIDATION_SPLITS, find_layout
 from lewel.errors import UserError
 
-TRAIN: Final = "train"
-VALIDATION_SPLITS: Final = ("val", "test", "valid", "validation")  # the first with labels is used
 EXPECTED: Final = ".jpg, .png, .webp, .bmp, .tif or .gif"
 
 
@@ -19,12 +18,16 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
     name = os.path.basename(os.path.abspath(root)) or "images"
     # Case is ignored: Train/ and Test/ would otherwise be taken for two classes.
     splits = {entry.name.lower(): entry.name for entry in _entries(root) if _is(entry.is_dir)}
+    folders: tuple[str, ...] = ("",)
+    if (layout := find_layout(root, name)) is not None:
+        folders, splits, note = layout
+        notes.append(note)
     if TRAIN not in splits:
-        train = _scan(root, "", name)
+        train = _scan(root, folders, name)
         if train.classes is None:
             notes.append(f"{name} has no class folders: its {len(train):,} images have no labels.")
         return train, None
-    train = _scan(root, splits[TRAIN], name)
+    train = _scan(root, (splits[TRAIN],), name)
     shown = f"{splits[TRAIN]}/"
     notes.append(f"{name} has {shown}: only its {len(train):,} images are used for training.")
     if train.classes is None:
@@ -35,17 +38,17 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
         if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
             raise UserError(f"{name}/{split} is the same folder as {name}/{shown}: remove it.")
         try:
-            val = _scan(root, split, name)
+            val = _scan(root, (split,), name)
         except UserError as error:  # it matters for evaluation only, not for pre-training
             notes.append(str(error))
             unusable = True
             continue
-        folders = val.classes or _common_folder(val, split, train.classes)
-        if folders is None:
-            notes.append(f"{name}/{split}/ has no class folders: it is not used for validation.")
+        classes = val.classes or _common_folder(val, split, train.classes)
+        if classes is None:
+            notes.append(f"{name}/{split}/ has no class classes: it is not used for validation.")
             continue
-        if folders != train.classes:
-            notes.append(_different_classes(name, split, folders, train.classes))
+        if classes != train.classes:
+            notes.append(_different_classes(name, split, classes, train.classes))
             return train.without_labels(), None
         notes.append(f"{name} has {split}/: its {len(val):,} images are used for validation.")
         return train, val
@@ -74,9 +77,10 @@ def _different_classes(name: str, split: str, val: Sequence[str], train: Sequenc
     )
 
 
-def _scan(root: str, folder: str, name: str) -> Files:
-    """All images below root/folder, sorted, with the immediate subfolders as classes."""
-    paths, others = _walk(root, folder)
+def _scan(root: str, folders: tuple[str, ...], name: str) -> Files:
+    """All images below folders of the root, sorted; subfolders of a single one are classes."""
+    paths, others = _walk(root, folders)
+    folder = folders[0]
     if not paths:
         shown = os.path.join(name, folder) if folder else name
         seen = ", ".join(f"{suffix or 'no suffix'} {n:,}" for suffix, n in others.most_common(4))
@@ -89,19 +93,20 @@ def _scan(root: str, folder: str, name: str) -> Files:
     classes = tuple(sorted({first for first, slash, _ in parents if slash}))
     flat = any(not slash for _, slash, _ in parents)
     # Folders called val and test hold splits, not classes.
-    if flat or len(classes) < 2 or {c.lower() for c in classes} <= {TRAIN, *VALIDATION_SPLITS}:
+    splits = {name.lower() for name in classes} <= {TRAIN, *VALIDATION_SPLITS}
+    if len(folders) > 1 or flat or len(classes) < 2 or splits:
         return Files(root, paths, name=name)
     index = {label: i for i, label in enumerate(classes)}
     labels = (index[first] for first, _, _ in parents)
     return Files(root, paths, name=name, labels=labels, classes=classes)
 
 
-def _walk(root: str, folder: str) -> tuple[list[str], Counter[str]]:
-    """Paths of the images below root/folder relative to root, sorted; suffixes of other files."""
+def _walk(root: str, folders: tuple[str, ...]) -> tuple[list[str], Counter[str]]:
+    """Paths of the images below folders of the root, sorted; suffixes of other files."""
     paths: list[str] = []
     others: Counter[str] = Counter()
     seen: set[tuple[int, int]] = set()
-    real = [folder]
+    real = list(folders)
     linked: list[str] = []
     while real or linked:
         # Each folder is entered once, so loops end. Real paths come before links to them.
