@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         report,
         results,
         segment,
+        transform,
         where,
     )
 
@@ -38,6 +39,7 @@ __all__ = [
     "report",
     "results",
     "segment",
+    "transform",
     "where",
 ]
 

@@ -28,8 +28,9 @@ from lewel.config.evaluate import (
 )
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.config.settings import Settings, explain
+from lewel.data.views.transform import Transform
 from lewel.errors import UserError
-from lewel.interop.backbones import find_network, open_backbone, plain
+from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.lookup import read_card, weights_file
 from lewel.progress import plain_console
 from lewel.tasks import detect as detect_task
@@ -193,12 +194,31 @@ def load_backbone(path: Name) -> nn.Module:
 
     It maps normalised images (B, 3, S, S) to pooled features (B, C) and is in eval mode. timm
     networks whose last norm sits in the head (such as ConvNeXt) pool before it, as timm has it.
+    Its attribute `transform` prepares images: `net(net.transform("cat.jpg"))`.
     """
+    network = _own_network(path)
+    net = plain(open_backbone(fspath(path), network))
+    net.transform = Transform(network.image_size, network.mean, network.std)  # type: ignore[assignment]
+    return net
+
+
+def transform(path: Name) -> Transform:
+    """The preprocessing of a run folder or backbone.safetensors, as every evaluation has it.
+
+    Called with a path, a PIL image, a tensor uint8 (3, H, W), or a list of them, it gives
+    normalised images (B, 3, S, S): the shorter side is resized to round(8/7 S), bilinear with
+    antialiasing, and the centre S x S is cropped.
+    """
+    network = _own_network(path)
+    return Transform(network.image_size, network.mean, network.std)
+
+
+def _own_network(path: Name) -> Network:
     file = weights_file(fspath(path))
     card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
     if file is None or "backbone" not in card:
         raise UserError(f"{path} was not written by lewel: expected a run or backbone.safetensors.")
-    return plain(open_backbone(fspath(path), find_network(fspath(path))))
+    return find_network(fspath(path))
 
 
 def _evaluate(

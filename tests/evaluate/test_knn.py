@@ -9,7 +9,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from lewel.data.sources.scenes import Scenes
-from lewel.evaluate.features import Extractor, whole_view
+from lewel.data.views.transform import whole_view
+from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn import knn_accuracy, knn_scores
 from tests.conftest import small_backbone
 

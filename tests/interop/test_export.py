@@ -157,7 +157,9 @@ def test_configs_have_the_architecture(
     name: str, detectron2: dict[str, int], mmseg: dict[str, Any] | None
 ) -> None:
     colours = ((0.5,) * 3, (0.25,) * 3)
-    found = names.detectron2_config(name, Path("w.pth"), *colours)["MODEL"]
+    config = names.detectron2_config(name, Path("w.pth"), *colours)
+    found = config["MODEL"]
+    assert config["VERSION"] == 2
     assert found["RESNETS"] == {**detectron2, "STRIDE_IN_1X1": False, "NORM": "SyncBN"}
     assert found["PIXEL_MEAN"] == [127.5] * 3 and found["PIXEL_STD"] == [63.75] * 3
     if mmseg is not None:

@@ -37,6 +37,24 @@ def under(prefix: str) -> Callable[[State], State]:
     return lambda state: {prefix + name: value for name, value in state.items()}
 
 
+def numbered(prefix: str, state: State, skipped: int = 2) -> State:
+    """The names in nn.Sequential(*list(resnet.children())[:-1]); two children have no tensors."""
+    parts = {"conv1": 0, "bn1": 1} | {f"layer{n}": 1 + skipped + n for n in (1, 2, 3, 4)}
+    split = ((name.partition("."), value) for name, value in state.items())
+    return {f"{prefix}{parts[first]}.{rest}": value for (first, _, rest), value in split}
+
+
+def with_teacher(student: str, teacher: str) -> Callable[[State], State]:
+    """Both networks of BYOL as lightly has them, and a projector."""
+
+    def rename(state: State) -> State:
+        zeros = {name: torch.zeros_like(value) for name, value in state.items()}
+        projector = {"projection_head.layers.0.weight": torch.ones(4, 512)}
+        return numbered(teacher, zeros) | numbered(student, state) | projector
+
+    return rename
+
+
 def with_fpn(state: State) -> State:
     lateral = {"backbone.fpn_lateral2.weight": torch.ones(2), "proposal_generator.w": torch.ones(1)}
     return under("backbone.bottom_up.")(to_detectron2(state)) | lateral
@@ -58,6 +76,10 @@ def with_c4(state: State) -> State:
         ("state_dict", under("backbone.")),  # mmseg, mmpretrain, lightly, solo-learn
         ("state_dict", under("model.")),
         ("state_dict", under("student.backbone.")),
+        ("state_dict", lambda state: numbered("backbone.", state)),  # lightly
+        ("state_dict", lambda state: numbered("", state, skipped=1)),
+        ("state_dict", with_teacher("student_backbone.", "teacher_backbone.")),
+        ("state_dict", with_teacher("backbone.", "backbone_momentum.")),
         ("model", to_detectron2),
         ("model", with_fpn),
         ("model", with_c4),
@@ -112,6 +134,50 @@ def test_missing_tensors_are_listed_unless_partial(
     assert "2 of its 120 tensors were not in part.pth" in said and "layer2.0.conv1.weight" in said
     torch.save({"other": torch.ones(1)}, "none.pth")
     assert run(["import", "none.pth", "--backbone", "resnet18", "--partial"]) == 2
+
+
+def test_tensors_of_another_shape_are_named_and_the_hint_works(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = build_resnet("resnet10", stem="small", width=8).state_dict()
+    state["layer2.0.conv1.weight"] = torch.ones(16, 4, 3, 3)
+    torch.save(state, "other.pth")
+    assert run(["import", "other.pth"]) == 2
+    said = capsys.readouterr().err
+    assert "lacks" not in said and "1 tensors have another shape than resnet10's" in said
+    assert "layer2.0.conv1.weight is (16, 4, 3, 3) and not (16, 8, 3, 3)" in said
+    assert "--backbone" in said and "--partial" in said
+    assert run(["import", "other.pth", "--backbone", "resnet10", "--partial"]) == 0
+    assert "1 of its" in capsys.readouterr().out
+    torch.save({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, "what.pth")
+    assert run(["import", "what.pth"]) == 2
+    assert "what.pth is not a known ResNet (it has a.weight, b.weight)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(
+    value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = build_resnet("resnet10", stem="small", width=8).state_dict()
+    state["layer1.0.conv1.weight"][0, 0, 0, 0] = value
+    torch.save(state, "nan.pth")
+    for words in (["import", "nan.pth"], ["embed", "nan.pth", "scenes", "--limit", "2"]):
+        assert run(words) == 2
+        said = capsys.readouterr().err
+        assert "1 tensors with NaN or infinite values (layer1.0.conv1.weight)" in said
+    assert not Path("runs/nan").exists()
+
+
+@pytest.mark.parametrize("content", [b"hello, this is text", b"e\x01\x02\x03", b"\x80\x02K."])
+def test_a_file_that_is_no_checkpoint_gives_a_sentence(
+    content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("text.pth").write_bytes(content)
+    assert run(["import", "text.pth"]) == 2
+    assert (
+        "text.pth cannot be read as a checkpoint: it is not a file of tensors written by torch or "
+        "safetensors." in " ".join(capsys.readouterr().err.split())
+    )
 
 
 class Evil:

@@ -11,27 +11,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import Source
-from lewel.data.views.resize import resize
+from lewel.data.views.transform import whole_view
 from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import UserError
 from lewel.ops.ranks import gather, rank, ranks
-
-
-def whole_view(image: Tensor, size: int) -> Tensor:
-    """An image as it is evaluated: uint8 (3, H, W) -> (3, S, S).
-
-    The shorter side is resized to 8/7 of the size and the centre is cropped (256 and 224 in the
-    paper); an image of (S, S) stays unchanged.
-    """
-    height, width = image.shape[1:]
-    if (height, width) == (size, size):
-        return image
-    side, shorter = min(height, width), round(size * 8 / 7)
-    top, left = (height - side) // 2, (width - side) // 2
-    square = image[:, top : top + side, left : left + side]
-    resized = resize(square, shorter, shorter)
-    edge = (shorter - size) // 2
-    return resized[:, edge : edge + size, edge : edge + size]
 
 
 def refuse_not_finite(rows: Tensor, source: Source, indices: np.ndarray) -> None:

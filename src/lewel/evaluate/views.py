@@ -9,8 +9,8 @@ from torch import Tensor
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import Source
 from lewel.data.views.loader import TwoViews, finish_views
+from lewel.data.views.transform import whole_view
 from lewel.errors import RunError
-from lewel.evaluate.features import whole_view
 
 CPU = torch.device("cpu")
 

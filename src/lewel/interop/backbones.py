@@ -110,12 +110,13 @@ def find_network(
         return Network(card["backbone"], **{**known, **colours, **size})
     trained = read_config(file)
     if backbone is not None and not trained:
-        return Network(backbone, **size)
+        found = network_in(read_weights(file), "conv1.weight") if backbone in RESNETS else {}
+        return Network(backbone, *_stem_and_width(found), **size)
     if trained:
         _refuse_other_network(what, trained["backbone"], backbone)
         known = {key: trained[key] for key in ("stem", "width", "image_size")}
         return Network(trained["backbone"], **{**known, **size})
-    return identify_resnet(network_in(read_weights(file), "conv1.weight"), what)._replace(**size)
+    return identify_resnet(read_weights(file), what)._replace(**size)
 
 
 def _refuse_other_network(what: str | Path, own: str, given: str | None) -> None:
@@ -127,12 +128,12 @@ def _refuse_other_network(what: str | Path, own: str, given: str | None) -> None
         )
 
 
-def identify_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
-    """The ResNet that has these tensors, identified by their names and shapes."""
+def identify_resnet(every: dict[str, Tensor], what: str | Path) -> Network:
+    """The ResNet that is among these tensors, identified by their names and shapes."""
+    tensors = network_in(every, "conv1.weight")
     lacks = ""
-    if "conv1.weight" in tensors and tensors["conv1.weight"].ndim == 4:
-        width, _, kernel, _ = tensors["conv1.weight"].shape
-        stem = "imagenet" if kernel == 7 else "small"
+    if stem_and_width := _stem_and_width(tensors):
+        stem, width = stem_and_width
         shapes = {n: v.shape for n, v in tensors.items() if n.startswith(("conv1", "bn1", "layer"))}
         most = 0.5  # with fewer tensors in common it is another architecture
         for name in RESNETS:
@@ -141,19 +142,42 @@ def identify_resnet(tensors: dict[str, Tensor], what: str | Path) -> Network:
             same = {n: v.shape for n, v in wanted.items() if n in shapes or "num_batches" not in n}
             if same == shapes:
                 return Network(name, stem, width)
-            missing = [n for n, shape in same.items() if shapes.get(n) != shape]
-            fraction = (len(same) - len(missing)) / max(len(same), len(shapes))
-            if missing and fraction > most:
-                most = fraction
-                lacks = f"it lacks {len(missing)} tensors of {name}, {first_few(missing)}"
+            wrong = [n for n, shape in same.items() if shapes.get(n) != shape]
+            fraction = (len(same) - len(wrong)) / max(len(same), len(shapes))
+            if wrong and fraction > most:
+                most, lacks = fraction, _difference(name, same, shapes)
     if lacks:
         raise UserError(
-            f"{what} is an incomplete ResNet ({lacks}): repair it, or name the architecture with "
+            f"{what} is not a complete ResNet ({lacks}): repair it, or name the architecture with "
             "--backbone and load the tensors that fit with --partial."
         )
     raise UserError(
-        f"{what} is not a known ResNet: give the architecture with --backbone timm/NAME."
+        f"{what} is not a known ResNet (it has {first_few(list(tensors or every))}): give the "
+        "architecture that these tensors are of with --backbone timm/NAME, or rename them as "
+        "torchvision does."
     )
+
+
+def _stem_and_width(tensors: dict[str, Tensor]) -> tuple[()] | tuple[str, int]:
+    """The stem and the width of a ResNet by its first convolution; empty without one."""
+    first = tensors.get("conv1.weight")
+    if first is None or first.ndim != 4:
+        return ()
+    return "imagenet" if first.shape[-1] == 7 else "small", first.shape[0]
+
+
+def _difference(name: str, wanted: dict[str, torch.Size], found: dict[str, torch.Size]) -> str:
+    """Which tensors of a network are missing, and which have another shape."""
+    missing = [n for n in wanted if n not in found]
+    other = [n for n in wanted if n in found and found[n] != wanted[n]]
+    parts = [f"it lacks {len(missing)} tensors of {name}, {first_few(missing)}"] if missing else []
+    if other:
+        first = other[0]
+        parts.append(
+            f"{len(other)} tensors have another shape than {name}'s, {first} is "
+            f"{tuple(found[first])} and not {tuple(wanted[first])}"
+        )
+    return "; ".join(parts)
 
 
 def open_backbone(

@@ -91,6 +91,7 @@ def detectron2_config(
     if "width_per_group" in shape:
         resnets["WIDTH_PER_GROUP"] = shape["width_per_group"]
     return {
+        "VERSION": 2,  # detectron2 guesses it, with a warning, where it is missing
         "MODEL": {
             "WEIGHTS": str(weights),
             "PIXEL_MEAN": _in_bytes(mean),

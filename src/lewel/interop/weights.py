@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lewel.errors import UserError
 from lewel.interop.export import from_detectron2, is_detectron2
+from lewel.interop.sequential import from_sequential
 
 CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
 CODE = re.compile(r"GLOBAL ([\w.]+)")  # a global that torch refuses to load
@@ -29,7 +30,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise UserError(f"{path} holds no weights: expected a run folder, .safetensors or .pth.")
     if file.suffix == ".safetensors":
         try:
-            return load_file(file)
+            return in_torchvisions_names(load_file(file))
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     if file.suffix == ".pkl" and not is_zipfile(file):
@@ -46,13 +47,23 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
                 "only its state_dict, or as safetensors."
             ) from None
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        if reason.startswith("Weights only load failed"):  # then advises weights_only=False
+        # torch's unpickler raises many types for bytes that are no pickle; its own
+        # message advises weights_only=False.
+        known = isinstance(error, RuntimeError | OSError)
+        if not known or reason.startswith("Weights only load failed"):
             reason = "it is not a file of tensors written by torch or safetensors"
         raise UserError(f"{file} cannot be read as a checkpoint: {reason}.") from None
     tensors = _tensors_in(content)
     if not tensors:
         raise UserError(f"{file} holds no tensors by name: expected a state_dict.")
-    return from_detectron2(tensors) if is_detectron2(list(tensors)) else tensors
+    return in_torchvisions_names(tensors)
+
+
+def in_torchvisions_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of ResNets of other projects, renamed; others keep their names."""
+    if is_detectron2(list(tensors)):
+        return from_detectron2(tensors)
+    return from_sequential(tensors)
 
 
 def read_config(path: Path) -> dict[str, Any]:

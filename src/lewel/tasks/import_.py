@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lewel.config.commands import ImportConfig
+from lewel.data.views.transform import preprocessing
 from lewel.errors import UserError
 from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically
@@ -60,6 +61,7 @@ def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Import
         "image_size": network.image_size,
         "mean": network.mean,
         "std": network.std,
+        "preprocessing": preprocessing(network.image_size),
         "source": {"file": file.name, "sha256": fingerprint(file), "fresh": initialised},
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "lewel": version("lewel"),

@@ -18,8 +18,8 @@ from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source, Subset, annotation_files, digest, digest_of_files
+from lewel.data.views.transform import whole_view
 from lewel.errors import RunError, UserError
-from lewel.evaluate.features import whole_view
 from lewel.evaluate.map_selection import agreement, image_side
 from lewel.evaluate.maps import random_maps
 from lewel.evaluate.results import Results, fingerprint, unchanged_since

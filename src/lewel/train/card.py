@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lewel.data.sources.source import Data
+from lewel.data.views.transform import preprocessing
 from lewel.nn.backbone import MEAN, STD, Backbone, Stem, exports_of
 from lewel.train.metrics import read_metrics
 from lewel.train.run import Plan
@@ -52,6 +53,7 @@ def card(
         "image_size": image_size,
         "mean": MEAN,
         "std": STD,
+        "preprocessing": preprocessing(image_size),
         "epochs": round(step / plan.order.steps_per_epoch, 4),
         "steps": step,
         "knn_before": probes[0]["knn"] if probes else None,

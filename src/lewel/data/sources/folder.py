@@ -45,7 +45,7 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
             continue
         classes = val.classes or _common_folder(val, split, train.classes)
         if classes is None:
-            notes.append(f"{name}/{split}/ has no class classes: it is not used for validation.")
+            notes.append(f"{name}/{split}/ has no class folders: it is not used for validation.")
             continue
         if classes != train.classes:
             notes.append(_different_classes(name, split, classes, train.classes))

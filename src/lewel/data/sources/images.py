@@ -166,8 +166,7 @@ def _decode_with_pillow(data: bytearray, kind: str) -> torch.Tensor:
         with Image.open(BytesIO(data), formats=(kind,)) as image:
             _refuse_bomb(*image.size)
             image.load()
-            upright = _upright(_rgb(image), _orientation(image))
-            pixels = np.array(upright)  # a copy: Pillow's own memory is read-only
+            return from_pillow(image)
     except UnreadableImage:
         raise
     except Image.DecompressionBombError as error:
@@ -178,7 +177,13 @@ def _decode_with_pillow(data: bytearray, kind: str) -> torch.Tensor:
     except Exception as error:
         truncated = isinstance(error, EOFError) or "truncated" in str(error).lower()
         raise UnreadableImage(f"{'truncated' if truncated else 'broken'} {kind}") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def from_pillow(image: Image.Image) -> torch.Tensor:
+    """A PIL image as uint8 (3, H, W) RGB, upright, channels last in memory."""
+    upright = _upright(_rgb(image), _orientation(image))
+    # A copy: Pillow's own memory is read-only.
+    return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
 
 
 def _orientation(image: Image.Image) -> int:
