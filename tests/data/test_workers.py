@@ -1,9 +1,14 @@
-"""Workers end with their parent, quietly."""
+"""Workers: their number, and that they end with their parent, quietly."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from lewel.data import workers
+from lewel.data.workers import UNLIMITED, cores, cpu_quota, usable_cores
 
 # A parent that is killed at any moment while its two workers send it batches.
 KILLED = """
@@ -64,3 +69,40 @@ def test_a_worker_prints_its_own_errors() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ValueError: a mistake" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000"}, UNLIMITED),
+        ("0::/\n", {"cpu.max": "350000 100000"}, 4),
+        ("0::/job/task\n", {"job/cpu.max": "200000 100000", "job/task/cpu.max": "max 100000"}, 2),
+        (
+            "5:pids:/\n4:cpu,cpuacct:/box\n",
+            {"cpu/box/cpu.cfs_quota_us": "600000", "cpu/box/cpu.cfs_period_us": "100000"},
+            6,
+        ),
+        (
+            "4:cpu,cpuacct:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            UNLIMITED,
+        ),
+        ("", {}, UNLIMITED),
+    ],
+)
+def test_the_quota_of_a_container(
+    tmp_path: Path, own: str, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text + "\n")
+    assert cpu_quota(tmp_path / "fs", tmp_path / "own") == expected
+
+
+def test_cores_are_the_mask_within_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    monkeypatch.setattr(workers, "cpu_quota", lambda: UNLIMITED)
+    assert (usable_cores(), cores(8)) == (64, 8)
+    monkeypatch.setattr(workers, "cpu_quota", lambda: 6)
+    assert (usable_cores(), cores(2), cores(8)) == (6, 3, 1)

@@ -1,17 +1,20 @@
 """Data loading workers: their number, their signals, and how a dead one is recognised."""
 
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 
 from lewel.errors import STOPPING
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
 PATIENCE = 5.0  # seconds in which a parent that closed its connections ends
+UNLIMITED = 1 << 20  # CPUs
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
@@ -57,6 +60,43 @@ def reader_died(error: RuntimeError) -> bool:
 
 
 def cores(devices: int = 1) -> int:
-    """CPU cores for each of so many devices."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (mine or 1) // devices)
+    """CPU cores for each of so many devices, which share those of this process."""
+    return max(1, usable_cores() // devices)
+
+
+def usable_cores() -> int:
+    """The CPU cores that this process may use: its affinity mask, or less in a container."""
+    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(mask or 1, cpu_quota()))
+
+
+def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """The CPUs whose time the cgroups of this process allow, versions 1 and 2; else very many."""
+    quotas = [UNLIMITED]
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = cgroups / "cpu" if controllers else cgroups
+        folder = top / path.lstrip("/")
+        for one in (folder, *folder.parents):
+            if one.is_relative_to(top):
+                quotas.append(_quota_of(one))
+    return min(quotas)
+
+
+def _quota_of(cgroup: Path) -> int:
+    """The CPUs of one cgroup: `cpu.max` of version 2, two files of version 1."""
+    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        try:
+            words = " ".join((cgroup / name).read_text() for name in names).split()
+            quota, period = (float(word) for word in words)  # "max" is no number: no limit
+        except (OSError, ValueError):
+            continue
+        if quota > 0 and period > 0:
+            return max(1, math.ceil(quota / period))
+    return UNLIMITED
