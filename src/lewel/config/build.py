@@ -12,7 +12,6 @@ from lewel.config.pretrain import PretrainConfig
 from lewel.data.sources.source import Data, Source, blocks_of
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Order, TwoViews
-from lewel.data.workers import cores
 from lewel.errors import UserError
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn_probe import KnnProbe
@@ -166,9 +165,7 @@ def build_plan(
         channels_last=bool(config.channels_last),
         half=config.precision != "32",
         devices=place.devices,
-        workers=default_workers(device, place.devices)
-        if config.workers is None
-        else config.workers,
+        workers=default_workers(device, place.cores) if config.workers is None else config.workers,
         log_every=config.log_every,
         checkpoint_minutes=config.checkpoint_minutes,
         probe_every=config.knn.every,
@@ -208,7 +205,7 @@ def build_probe(
     if data.train.classes is None or len(data.train.classes) < 2:
         return None
     # Training rests meanwhile: all cores may read, but where no process but this one is wanted.
-    all_cores = min(8, cores(place.devices))
+    all_cores = min(8, place.cores)
     workers = 0 if config.workers == 0 else max(all_cores, config.workers or 0)
     return KnnProbe(
         Extractor(backbone, config.image_size, MEAN, STD, device, workers=workers),

@@ -44,14 +44,17 @@ def embed(
         _need_pyarrow()
     refuse_foreign(out, "embed", config.overwrite)
     network = find_network(what, config.backbone, config.image_size)
-    fabric = open_fabric(placement(1, 1), config.accelerator, "32", False)
+    place = placement(1, 1)
+    fabric = open_fabric(place, config.accelerator, "32", False)
     console = console or plain_console()
     opened = open_data(data, image_size=network.image_size, limit=config.limit)
     for note in opened.notes:
         show(console, note)
     source = opened.unlabelled
     net = open_backbone(what, network).to(fabric.device)
-    workers = default_workers(fabric.device) if config.workers is None else config.workers
+    workers = (
+        default_workers(fabric.device, place.cores) if config.workers is None else config.workers
+    )
     extractor = Extractor(
         net,
         network.image_size,

@@ -227,7 +227,7 @@ class Task:
             network.std,
             fabric.device,
             min(config.batch_size, 256),
-            default_workers(fabric.device, place.devices) if workers is None else workers,
+            default_workers(fabric.device, place.cores) if workers is None else workers,
             fabric.autocast,
         )
         found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))

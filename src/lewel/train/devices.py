@@ -16,15 +16,15 @@ from lewel.train.fabric import (
     DDPStrategy,
     Fabric,
     LightningEnvironment,
-    SLURMEnvironment,
     TorchElasticEnvironment,
 )
+from lewel.train.slurm import SlurmStep, cores_of_task, own_gpu, tasks_of_step
 
 Starter = Literal["lewel", "torchrun", "slurm"]
 ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
     "lewel": LightningEnvironment,
     "torchrun": TorchElasticEnvironment,
-    "slurm": SLURMEnvironment,
+    "slurm": SlurmStep,
 }
 
 
@@ -39,6 +39,11 @@ class Placement(NamedTuple):
     def ranks(self) -> int:
         return self.devices * self.nodes
 
+    @property
+    def cores(self) -> int:
+        """CPU cores for each device."""
+        return cores_of_task(self.devices) if self.starter == "slurm" else cores(self.devices)
+
 
 def placement(devices: int | None, nodes: int | None) -> Placement:
     """The requested placement, or the one that torchrun or srun has started."""
@@ -46,10 +51,8 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
     if "TORCHELASTIC_RUN_ID" in here:
         local, total = int(here["LOCAL_WORLD_SIZE"]), int(here["WORLD_SIZE"])
         found = Placement(local, total // local, "torchrun")
-    elif int(here.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # set by srun, and not in a batch script
-        total, many = int(here["SLURM_STEP_NUM_TASKS"]), int(here.get("SLURM_STEP_NUM_NODES", 1))
-        found = Placement(total // many, many, "slurm")
-        here["SLURM_NTASKS_PER_NODE"] = str(found.devices)  # fabric reads it
+    elif (tasks := tasks_of_step()) is not None:
+        found = Placement(*tasks, "slurm")
     else:
         alone = (nodes or 1) == 1 or {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= here.keys()
         if not alone:
@@ -80,22 +83,27 @@ def open_fabric(
         # Statistics are averaged over the ranks; rank 0's must not replace the others'.
         start: Literal["spawn", "popen"] = "spawn" if place.starter == "lewel" else "popen"
         strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
+    devices = place.devices
+    if place.starter == "slurm" and devices > 1 and not on_cpu and own_gpu(strategy, devices):
+        devices = 1
     try:
         fabric = Fabric(
             accelerator=accelerator,
-            devices=place.devices,
+            devices=devices,
             num_nodes=place.nodes,
             strategy=strategy,
             precision="32-true" if precision == "32" else precision,  # type: ignore[arg-type]
             plugins=[ENVIRONMENTS[place.starter]()],
         )
     except Exception as error:  # fabric raises many types for a missing device
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())  # its second line names the devices that there are
         raise UserError(
             f"--accelerator {accelerator} --devices {place.devices} cannot be used: {reason}"
         ) from None
     # Autocast decides what is computed in 16 bits: rounded inputs would move boxes by whole pixels.
     fabric._precision.convert_input = unchanged  # type: ignore[method-assign]
+    if precision == "bf16-mixed" and fabric.device.type == "cuda":
+        check_gpu_precision(fabric.device)
     if sync_batch_norm and place.ranks > 1 and fabric.device.type != "cuda":
         raise UserError(
             "--sync-batch-norm works on GPUs only: leave it out, or use --devices 1, where batch "
@@ -114,6 +122,20 @@ def quieten() -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     # Its replacement would still copy rank 0's buffers, and older torch does not have it.
     warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated")
+    # Of DDP, on every rank: 1 x 1 convolutions have two equal layouts, and fabric wraps the model
+    # in a stream of its own.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream does not match")
+
+
+def check_gpu_precision(device: torch.device) -> None:
+    """GPUs before Ampere have no bfloat16: torch would emulate it slowly."""
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise UserError(
+            f"--precision bf16-mixed needs a GPU of compute capability 8.0 or more, "
+            f"{torch.cuda.get_device_name(device)} has {major}.{minor}: use --precision 16-mixed."
+        )
 
 
 def check_cpu_precision(precision: str) -> None:
@@ -125,7 +147,7 @@ def check_cpu_precision(precision: str) -> None:
         raise UserError("--precision bf16-mixed does not work on this CPU: use --precision 32.")
 
 
-def default_workers(device: torch.device, devices: int = 1) -> int:
-    """Data workers: up to 8 for a GPU; a quarter of the cores for a CPU, which also trains."""
-    mine = cores(devices)
+def default_workers(device: torch.device, mine: int) -> int:
+    """Data workers of a device with so many cores: up to 8 for a GPU; a quarter of the cores for a
+    CPU, which also trains."""
     return min(8, mine) if device.type == "cuda" else mine // 4

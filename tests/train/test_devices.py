@@ -1,0 +1,57 @@
+"""Devices: warnings that are of no use, and precisions that a GPU does not have."""
+
+import os
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lewel.errors import UserError
+from lewel.train.devices import Placement, open_fabric, quieten
+from tests.train.test_slurm import fake_gpus
+
+STREAM = "The AccumulateGrad node's stream does not match the stream of the node that produced"
+
+
+def ddp_step() -> None:
+    """A step of DDP whose gradient has other strides than its bucket."""
+    model = nn.Conv2d(4, 4, 3)
+    wrapped = DistributedDataParallel(model)
+    model.to(memory_format=torch.channels_last)
+    wrapped(torch.randn(2, 4, 8, 8)).sum().backward()
+
+
+def test_warnings_of_ddp_are_quiet(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(22000 + os.getpid() % 20000))
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    torch.set_warn_always(True)  # torch warns once a process
+    try:
+        ddp_step()
+        assert any("bucket view strides" in str(one.message) for one in recwarn)
+        recwarn.clear()
+        with warnings.catch_warnings():
+            quieten()
+            ddp_step()
+            warnings.warn(f"{STREAM} the incoming gradient.", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+    finally:
+        torch.set_warn_always(False)
+        dist.destroy_process_group()
+    assert [str(one.message) for one in recwarn] == ["something else"]
+
+
+def test_bf16_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(monkeypatch, 1)
+    one = Placement(1, 1, "lewel")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    with pytest.raises(UserError, match=r"Tesla V100 has 7\.0: use --precision 16-mixed"):
+        open_fabric(one, "cuda", "bf16-mixed", False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    assert open_fabric(one, "cuda", "bf16-mixed", False).device.type == "cuda"
