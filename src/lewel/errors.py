@@ -20,6 +20,14 @@ class RunError(Exception):
     """Exit 1. A run that cannot continue: names the cause and what has been saved."""
 
 
+class LostRank(RunError):
+    """Exit 1. Another rank ended or hangs; `said` where that is printed already."""
+
+    def __init__(self, message: str, *, said: bool = False) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 class Interrupted(Exception):
     """Exit 128 + the signal. A run was stopped by a signal; its finished steps are saved."""
 

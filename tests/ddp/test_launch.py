@@ -178,7 +178,7 @@ def test_if_one_rank_fails_all_stop_with_its_message(work: object, message: str)
     fabric = open_fabric(placement(2, 1), "cpu", "32", False)
     began = time.monotonic()
     with pytest.raises(RunError, match=message):
-        launch(fabric, work)  # type: ignore[arg-type]
+        launch(fabric, 10.0, work)  # type: ignore[arg-type]
     assert time.monotonic() - began < 60
 
 

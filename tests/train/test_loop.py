@@ -1,5 +1,7 @@
 """The loop: accumulation, the order of the hooks, and no waiting for the device."""
 
+import signal
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +13,10 @@ from lewel.config.build import build_method, build_optimizer
 from lewel.config.pretrain import read_yaml, resolve
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
+from lewel.train import loop
 from lewel.train.devices import Placement, open_fabric
-from lewel.train.loop import step_unless_skipped
+from lewel.train.interrupt import Interruption
+from lewel.train.loop import Saver, step_unless_skipped
 from tests.running import metrics, tiny_run
 
 
@@ -163,3 +167,34 @@ def test_inputs_are_not_rounded_to_16_bits(monkeypatch: pytest.MonkeyPatch) -> N
     fabric = open_fabric(Placement(1, 1, "lewel"), "cpu", "bf16-mixed", False)
     boxes = torch.tensor([803.2, 1.0])
     assert fabric._precision.convert_input({"boxes": boxes})["boxes"] is boxes
+
+
+@pytest.mark.parametrize("log_every", [7, 10_000])
+def test_several_gpus_exchange_signals_every_few_seconds(
+    monkeypatch: pytest.MonkeyPatch, log_every: int
+) -> None:
+    """Whatever --log-every: a signal is heard within 10 s, and fast steps do not wait for it."""
+    now, calls = [0.0], []
+
+    def exchange(mine: list[int], device: object) -> list[int]:
+        calls.append(now[0])
+        return [signal.SIGUSR1 if now[0] > 40 else 0, mine[1], max(mine[2], -300)]  # a slower rank
+
+    monkeypatch.setattr(loop, "ranks", lambda: 2)
+    monkeypatch.setattr(loop, "highest", exchange)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    plan = SimpleNamespace(log_every=log_every, checkpoint_minutes=60)
+    device = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(loop, "FiniteWatch", lambda device: None)
+    run = SimpleNamespace(plan=plan, step=0, fabric=SimpleNamespace(device=device))
+    saver = Saver(run, Interruption())  # type: ignore[arg-type]
+    while saver.poll()[0] == 0:
+        run.step += 1
+        now[0] += 0.02 if now[0] < 20 else 0.04
+    assert now[0] < 50
+    apart = [after - before for before, after in pairwise(calls)]
+    assert max(apart) < 10
+    if log_every > 1000:
+        assert len(calls) < 20
+    else:
+        assert len(calls) > run.step / 7

@@ -8,7 +8,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 
-from lewel.errors import STOPPING, Interrupted, RunError, UserError, system_message
+from lewel.errors import STOPPING, Interrupted, LostRank, RunError, UserError, system_message
 from lewel.progress import plain_console, rank_from_outside
 
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
@@ -105,7 +105,8 @@ def run(arguments: list[str]) -> int:
         errors.print(f"{_rank_prefix()}{error}")
         return 2
     except RunError as error:
-        errors.print(f"{_rank_prefix()}{error}")
+        if not (isinstance(error, LostRank) and error.said):
+            errors.print(f"{_rank_prefix()}{error}")
         return 1
     except OSError as error:
         errors.print(f"{_rank_prefix()}{system_message(error)}")

@@ -34,6 +34,9 @@ class EvaluateConfig(Settings):
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
     devices: int | None = Field(None, ge=1, description="Devices of each node.")
     nodes: int | None = Field(None, ge=1, description="Machines.")
+    rank_timeout: float = Field(
+        10, gt=0, description="Minutes without an answer after which a rank is given up."
+    )
 
 
 class KnnConfig(EvaluateConfig):

@@ -177,6 +177,9 @@ class PretrainConfig(Settings):
         None, ge=1, description="Devices of each node; by default 1, or as torchrun and srun say."
     )
     nodes: int | None = Field(None, ge=1, description="Machines; by default 1, or as they say.")
+    rank_timeout: float = Field(
+        10, gt=0, description="Minutes without an answer after which a rank is given up."
+    )
     loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
         [], description="Where metrics go beside metrics.jsonl."
     )
@@ -204,6 +207,7 @@ FREE = frozenset(
         "accumulate",
         "devices",
         "nodes",
+        "rank_timeout",
         "loggers",
         "log_every",
         "checkpoint_minutes",

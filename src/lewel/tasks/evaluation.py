@@ -28,14 +28,16 @@ from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import Results, fingerprint, unchanged_since
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
-from lewel.ops.ranks import rank, ranks
+from lewel.ops.ranks import gather_objects, rank, ranks
 from lewel.progress import Bar, plain_console, show
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
+from lewel.train.lost_ranks import WatchedRanks
+from lewel.train.resume import refuse_different_ranks
 
 # What changes how a result is computed, and not what it is.
-FREE = {"again", "workers", "accelerator", "devices", "nodes"}
+FREE = {"again", "workers", "accelerator", "devices", "nodes", "rank_timeout"}
 
 # Training and validation set; notes on them are appended to the list.
 Opens = Callable[[EvaluateConfig, Network, list[str]], tuple[Source, Source]]
@@ -191,21 +193,39 @@ class Task:
         """The result, cached or computed now, and its file."""
         evaluator = Evaluator(what, config, out, self.opens)
         file = evaluator.results.path(self.name)
-        cached = None if config.again else evaluator.cached(self.name)
-        if cached is not None:
-            line = f"cached in {file}; --recompute evaluates again"
-            show(console, line)
-            return cached, file
         place = placement(config.devices, config.nodes)
+        if place.starter == "lewel" and place.nodes == 1:  # no other process looks for it
+            cached = self.cached(evaluator, console)
+            if cached is not None:
+                return cached, file
         sync = bool(getattr(config, "sync_batch_norm", False))
         fabric = open_fabric(place, config.accelerator, config.precision, sync)
         if place.ranks > 1 and place.starter == "lewel":
-            launch(fabric, _in_process, self, what, config, out, place)
-            kept = evaluator.cached(self.name)
-            assert kept is not None
-            return kept, file
+            found = launch(fabric, config.rank_timeout, _in_process, self, what, config, out, place)
+            return found, file
         fabric.launch()
-        return self.compute(fabric, evaluator, place, console), file
+        with WatchedRanks(config.rank_timeout):
+            return self.find_or_compute(fabric, evaluator, place, console), file
+
+    def cached(self, evaluator: Evaluator, console: Console) -> dict[str, Any] | None:
+        """The result that rank 0 has cached, on all ranks; None where there is none."""
+        found = None
+        if rank() == 0 and not evaluator.config.again:
+            found = evaluator.cached(self.name)
+        found = gather_objects([found])[0]
+        if found is not None and rank() == 0:
+            file = evaluator.results.path(self.name)
+            line = f"cached in {file}; --recompute evaluates again"
+            show(console, line)
+        return found
+
+    def find_or_compute(
+        self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
+    ) -> dict[str, Any]:
+        """The cached or computed result, on all ranks."""
+        refuse_different_ranks(json.dumps(evaluator.settings(), sort_keys=True))
+        cached = self.cached(evaluator, console)
+        return self.compute(fabric, evaluator, place, console) if cached is None else cached
 
     def compute(
         self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
@@ -266,9 +286,10 @@ def _in_process(
     config: EvaluateConfig,
     out: Path | None,
     place: Placement,
-) -> None:
+) -> dict[str, Any]:
     """What each process that `launch` starts does."""
-    task.compute(fabric, Evaluator(what, config, out, task.opens), place, plain_console())
+    evaluator = Evaluator(what, config, out, task.opens)
+    return task.find_or_compute(fabric, evaluator, place, plain_console())
 
 
 def readable_features(

@@ -39,9 +39,10 @@ from lewel.train.devices import Placement, placement
 from lewel.train.display import Display
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
-from lewel.train.launch import explain_lost_ranks, launch
+from lewel.train.launch import launch
 from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import train
+from lewel.train.lost_ranks import WatchedRanks
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import CorruptImages
 from lewel.train.resume import (
@@ -60,9 +61,16 @@ def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pret
     """Train, or resume where an earlier call stopped."""
     place = placement(config.devices, config.nodes)
     fabric = build_fabric(config, place)
-    starts_others = place.ranks > 1 and place.starter == "lewel"
-    if not starts_others:
+    if place.ranks == 1 or place.starter != "lewel":
         fabric.launch()  # joins the processes that torchrun or srun has started
+        with WatchedRanks(config.rank_timeout):
+            return _pretrain(config, out, place, fabric, console)
+    return _pretrain(config, out, place, fabric, console)
+
+
+def _pretrain(
+    config: PretrainConfig, out: Path | None, place: Placement, fabric: Fabric, console: Console
+) -> Pretrained:
     opened = open_configured(config)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     if path.resolve().is_relative_to(config.data):
@@ -71,12 +79,11 @@ def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pret
             "of it: choose another --out."
         )
     parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
-    if starts_others:
+    if place.ranks > 1 and place.starter == "lewel":
         del parts
-        launch(fabric, pretrain_in_process, config, place, path)
+        launch(fabric, config.rank_timeout, pretrain_in_process, config, place, path)
     else:
-        with explain_lost_ranks():
-            pretrain_here(parts, path, console)
+        pretrain_here(parts, path, console)
     return Pretrained.read(path, config.method)
 
 
@@ -155,7 +162,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     if before is not None:
         refuse_another_run(folder, differences(before, config))
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
-    state = load_on_all_ranks(checkpoints, folder, parts.fabric.device, say)
+    state = load_on_all_ranks(checkpoints, parts.fabric.device, say)
     if state is None:
         refuse_lost_checkpoints(folder, fault)
     elif before is None:  # config.yaml is missing or damaged; the checkpoint has the settings too
@@ -170,20 +177,11 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         refuse_other_data(folder, state["data"], content)
     for note in (*data.notes, *introduction(parts)):
         say(note)
+    step = None if state is None else int(state["step"])
     if state is not None and state["step"] >= plan.steps:
         say(f"This run is finished: all {plan.steps} steps are done. --epochs N trains for longer.")
         if rank() == 0:
-            parts.method.load_state_dict(state["method"])
-            done = heal(
-                folder,
-                parts.method.student,
-                state["step"],
-                fault,
-                describe=lambda: describe(parts, folder, state["step"]),
-                draw=lambda: draw_views(build_dataset(config, data.unlabelled), plan, folder),
-                configure=lambda: write_config(folder, config),
-            )
-            say(done)
+            say(restore_files(folder, parts, state, fault))
         return
     if rank() == 0:
         if fault is not None:
@@ -195,17 +193,20 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         folder.path,
         folder.path.name,
         config.model_dump(mode="json"),
-        None if state is None else state["step"],
+        step,
         say,
     )
     failed = True
     try:
         with memory_explained():
-            run = assemble(folder, parts, checkpoints, content, state, console, loggers)
-        if rank() == 0 and (state is None or picture_fault(folder.views)):
-            draw_views(run.dataset, plan, folder)
+            run = assemble(folder, parts, checkpoints, content, step, console, loggers)
+            if state is not None:
+                run.restore(state)
         if state is not None:
+            del state  # as large as the method and its optimiser
             say(f"resumed at step {run.step}")
+        if rank() == 0 and (step is None or picture_fault(folder.views)):
+            draw_views(run.dataset, plan, folder)
         try:
             train(run)
         finally:
@@ -219,16 +220,31 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
             logger.close(failed=failed)
 
 
+def restore_files(folder: RunFolder, parts: Parts, state: State, fault: str | None) -> str:
+    """Make the missing and damaged files of a finished run again; what was done, as text."""
+    step, images = int(state["step"]), parts.data.unlabelled
+    parts.method.load_state_dict(state["method"])
+    return heal(
+        folder,
+        parts.method.student,
+        step,
+        fault,
+        describe=lambda: describe(parts, folder, step),
+        draw=lambda: draw_views(build_dataset(parts.config, images), parts.plan, folder),
+        configure=lambda: write_config(folder, parts.config),
+    )
+
+
 def assemble(
     folder: RunFolder,
     parts: Parts,
     checkpoints: Checkpoints,
     content: dict[str, Any],
-    state: State | None,
+    step: int | None,
     console: Console,
     loggers: list[Logger],
 ) -> Training:
-    """Everything that takes part in the training, on its device, in the state it was left in."""
+    """Everything that takes part in the training, on its device, before it is restored."""
     config, data, fabric = parts.config, parts.data, parts.fabric
     plan, method = parts.plan, parts.method
     if config.sync_batch_norm and parts.place.ranks > 1:
@@ -238,13 +254,12 @@ def assemble(
     method.to(fabric.device)
     if config.compile:
         compile_backbones(method, fabric.device, lambda text: show(console, text))
-    step = None if state is None else int(state["step"])
 
     def tell(lines: list[dict[str, Any]]) -> None:
         for logger in loggers:
             logger.log(lines)
 
-    run = Training(
+    return Training(
         fabric=fabric,
         method=method,
         optimizer=build_optimizer(method, config),
@@ -266,9 +281,6 @@ def assemble(
         config=config.model_dump(mode="json"),
         data=content,
     )
-    if state is not None:
-        run.restore(state)
-    return run
 
 
 def describe(parts: Parts, folder: RunFolder, step: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from lewel.train.display import Display
 from lewel.train.loop import train
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import CorruptImages
+from lewel.train.resume import load_on_all_ranks
 from lewel.train.run import Plan, Training
 
 Model = TypeVar("Model", bound=Trainable)
@@ -71,7 +72,7 @@ def train_model(
         folder.mkdir(parents=True, exist_ok=True)
     model.to(fabric.device)
     checkpoints = Checkpoints(folder / "checkpoints", 1)
-    state = checkpoints.load(lambda text: None)
+    state = load_on_all_ranks(checkpoints, fabric.device, lambda text: None)
     step = None if state is None else int(state["step"])
     training = Training(
         fabric=fabric,
@@ -93,6 +94,7 @@ def train_model(
     )
     if state is not None:
         training.restore(state)
+        del state  # as large as the model and its optimiser
         show(run.console, f"resumed at step {training.step}")
     try:
         train(training)

@@ -27,6 +27,9 @@ class Checkpoints:
         self.folder, self.keep = folder, keep
         self.newest: int | None = None  # the step that was saved or loaded last
 
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:09d}.pt"
+
     def paths(self) -> list[Path]:
         """All complete checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.pt"))
@@ -34,7 +37,7 @@ class Checkpoints:
     def save(self, step: int, state: State) -> Path:
         """Write the state at a step, then delete the oldest checkpoints."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step-{step:09d}.pt"
+        path = self.path(step)
         try:
             write_atomically(path, lambda aside: write_sealed(state, aside))
         except (OSError, RuntimeError) as error:
@@ -56,9 +59,7 @@ class Checkpoints:
             try:
                 damaged = find_damage(path)
                 if damaged is None:
-                    state: State = torch.load(path, map_location="cpu", weights_only=True)
-                    self.newest = state["step"]
-                    return state
+                    return self._read(path)
             except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
                 damaged = str(error).splitlines()[0]
             report(f"{path.name} is damaged ({damaged}): set aside, loading the one before.")
@@ -68,6 +69,16 @@ class Checkpoints:
                 f"No checkpoint in {self.folder} can be read: restore one, or use another --out."
             )
         return None
+
+    def load_step(self, step: int) -> State | None:
+        """The checkpoint of a step that another rank has checked; None where it is not here."""
+        path = self.path(step)
+        return self._read(path) if path.exists() else None
+
+    def _read(self, path: Path) -> State:
+        state: State = torch.load(path, map_location="cpu", weights_only=True)
+        self.newest = state["step"]
+        return state
 
 
 def write_sealed(state: State, path: Path) -> None:

@@ -16,19 +16,29 @@ from typing import Any
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from lewel.errors import Interrupted, RunError, UserError, signals_to_heed, system_message
-from lewel.ops.ranks import leave, ranks
+from lewel.errors import (
+    Interrupted,
+    LostRank,
+    RunError,
+    UserError,
+    signals_to_heed,
+    system_message,
+)
+from lewel.ops.ranks import leave
 from lewel.progress import rank_from_outside
 from lewel.train.devices import quieten
 from lewel.train.fabric import Fabric
+from lewel.train.lost_ranks import WatchedRanks, resumption
 
+SAVED, LOST, RESULT = "saved", "lost", "result"  # files of the processes for their parent
 ENDINGS = {"UserError": UserError, "RunError": RunError}
 
 
-def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(fabric, *arguments)` in new processes, one per device.
+def launch(fabric: Fabric, minutes: float, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run `work(fabric, *arguments)` in new processes, one per device -> what the first returns.
 
-    If one rank fails, all ranks stop; its UserError or RunError is raised here.
+    If one rank fails, all ranks stop; its UserError or RunError is raised here. A rank that does
+    not answer for so many minutes is lost.
     """
     with (
         tempfile.TemporaryDirectory() as place,
@@ -37,47 +47,83 @@ def launch(fabric: Fabric, work: Callable[..., None], *arguments: Any) -> None:
     ):
         try:
             start: Any = _in_a_process
-            stopped = fabric.launch(start, work, arguments, place)
+            stopped = fabric.launch(start, work, arguments, place, minutes)
         except (ProcessRaisedException, ProcessExitedException) as error:
-            for file in sorted(Path(place).glob("*.json")):  # by time: the first is the cause
-                written = json.loads(file.read_text(encoding="utf-8"))
-                raise ENDINGS[written["kind"]](written["message"]) from None
-            if forwarded:  # before the processes handled signals
-                raise Interrupted(forwarded[0]) from None
-            if isinstance(error, ProcessExitedException):
-                raise RunError(
-                    f"Rank {error.error_index} was killed ({error}): perhaps memory ran out. "
-                    "Run the same command to resume."
-                ) from None
-            raise
+            strategy: Any = fabric.strategy
+            first_rank = strategy.node_rank * strategy.num_processes
+            raise _explained(error, Path(place), first_rank, forwarded) from None
+        result = Path(place) / RESULT
+        found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
     if stopped is not None:
         number, step = stopped
         raise Interrupted(forwarded[0] if forwarded else number, step)
+    return found
+
+
+def _explained(
+    error: ProcessRaisedException | ProcessExitedException,
+    place: Path,
+    first_rank: int,
+    forwarded: list[int],
+) -> Exception:
+    """Why the processes have ended: what one of them wrote to `place`, a signal, a lost rank."""
+    for file in sorted(place.glob("*.json")):  # by time: the first is the cause
+        written = json.loads(file.read_text(encoding="utf-8"))
+        return ENDINGS[written["kind"]](written["message"])
+    if forwarded:  # before the processes handled signals
+        return Interrupted(forwarded[0])
+    saved, lost = place / SAVED, place / LOST
+    if isinstance(error, ProcessExitedException) and error.signal_name:
+        step = int(saved.read_text(encoding="utf-8")) if saved.exists() else None
+        return LostRank(
+            f"Rank {first_rank + error.error_index} was killed ({error.signal_name}): perhaps "
+            f"memory ran out. {resumption(step)}"
+        )
+    return LostRank(lost.read_text(encoding="utf-8")) if lost.exists() else error
 
 
 def _in_a_process(
-    fabric: Fabric, work: Callable[..., None], arguments: tuple[Any, ...], place: str
+    fabric: Fabric,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    place: str,
+    minutes: float,
 ) -> tuple[int, int | None] | None:
-    """The main function of each process: run `work`; write its error to a file in `place`."""
+    """The main function of each process: run `work`; write its result or error to `place`."""
     os.setpgrp()  # Ctrl-C reaches only the parent, which forwards it once
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until training handles signals, exit quietly
     quieten()
-    stopped = None
+    folder = Path(place)
+
+    def report(text: str) -> None:
+        (folder / LOST).write_text(text, encoding="utf-8")
+
+    watch = WatchedRanks(minutes, report, folder / SAVED)
     try:
-        work(fabric, *arguments)
+        with watch, _errors_written(folder, fabric.global_rank):
+            result = work(fabric, *arguments)
     except Interrupted as error:  # all ranks stop at the same step and exit normally
-        stopped = error.number, error.step
+        leave()
+        return error.number, error.step
+    if result is not None and fabric.local_rank == 0:
+        (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+    leave()
+    return None
+
+
+@contextmanager
+def _errors_written(folder: Path, rank: int) -> Iterator[None]:
+    """Write an error message to a file for the parent, before other ranks end by it."""
+    try:
+        yield
     except (UserError, RunError, OSError) as error:
-        name = f"{time.time_ns():020d}-{fabric.global_rank}.json"
         text = system_message(error) if isinstance(error, OSError) else str(error)
-        message = text if fabric.global_rank == 0 else f"rank {fabric.global_rank}: {text}"
+        message = text if rank == 0 else f"rank {rank}: {text}"
         kind = "UserError" if isinstance(error, UserError) else "RunError"
         written = json.dumps({"kind": kind, "message": message})
-        (Path(place) / name).write_text(written, encoding="utf-8")
+        (folder / f"{time.time_ns():020d}-{rank}.json").write_text(written, encoding="utf-8")
         raise
-    leave()
-    return stopped
 
 
 @contextmanager
@@ -121,19 +167,6 @@ def _forward_signals() -> Iterator[list[int]]:
         logger.setLevel(level)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def explain_lost_ranks() -> Iterator[None]:
-    """Under torchrun or srun: name the cause where another rank has ended."""
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error)
-        if ranks() == 1 or not any(word in text for word in ("peer", "NCCL", "gloo", "TCPStore")):
-            raise
-        reason = text.splitlines()[0]
-        raise RunError(f"Another rank has ended, see its error message ({reason}).") from None
 
 
 def requeue_after_signal(number: int) -> str | None:

@@ -18,8 +18,11 @@ from lewel.train.clock import Clock
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
+from lewel.train.lost_ranks import note_saved, saving
 from lewel.train.monitor import CollapseWatch, FiniteWatch
 from lewel.train.run import Training
+
+POLL_SECONDS = 5.0  # between two exchanges of signals: heard in 10 s also where steps get slower
 
 
 def train(run: Training) -> None:
@@ -43,6 +46,7 @@ class Saver:
         self.run, self.interruption = run, interruption
         self.finite = FiniteWatch(run.fabric.device)
         self.saved = time.monotonic()
+        self.next_poll, self.polled = 0, (run.step, self.saved)
 
     def check_corrupt(self) -> None:
         """Stop if too many images are corrupt."""
@@ -56,21 +60,32 @@ class Saver:
         self.check_corrupt()
         run.metrics.flush(sync=True)
         if rank() == 0:
-            run.on_save(run)  # before the checkpoint: a finished run always has its exports
-            run.checkpoints.save(run.step, run.state())
+            with saving(run.step):
+                run.on_save(run)  # before the checkpoint: a finished run always has its exports
+                run.checkpoints.save(run.step, run.state())
         run.checkpoints.newest, self.saved = run.step, time.monotonic()
 
     def poll(self) -> tuple[int, int]:
         """The signal to stop by (or 0) and whether a save is due, the maximum over all ranks.
 
-        Several GPUs exchange this at log steps only, where they synchronise anyway.
+        Several GPUs exchange this at log steps, where they synchronise anyway, and every few
+        seconds.
         """
-        plan, device = self.run.plan, self.run.fabric.device
-        if ranks() > 1 and device.type == "cuda" and self.run.step % plan.log_every:
+        plan, device, step = self.run.plan, self.run.fabric.device, self.run.step
+        many_gpus = ranks() > 1 and device.type == "cuda"
+        if many_gpus and step % plan.log_every and step < self.next_poll:
             return 0, 0
         late = time.monotonic() - self.saved > 60 * plan.checkpoint_minutes
-        stop, due = highest([self.interruption.number or 0, int(late)], device)
+        mine = [self.interruption.number or 0, int(late), -self.steps_to_next_poll()]
+        stop, due, fewest = highest(mine, device)
+        self.next_poll = step - fewest
         return stop, due
+
+    def steps_to_next_poll(self) -> int:
+        """How many steps take a few seconds, by those since the last poll; 1 at first."""
+        (step, then), self.polled = self.polled, (self.run.step, time.monotonic())
+        each = (self.polled[1] - then) / max(1, self.run.step - step)
+        return max(1, int(POLL_SECONDS / max(each, 1e-3))) if self.run.step > step else 1
 
 
 def _train(run: Training, interruption: Interruption) -> None:
@@ -79,7 +94,9 @@ def _train(run: Training, interruption: Interruption) -> None:
     module = fabric.setup_module(run.method)
     optimizer = fabric.setup_optimizers(run.optimizer)
     saver, collapse = Saver(run, interruption), CollapseWatch(run.display.report)
-    if not run.resumed:
+    if run.resumed:
+        note_saved(run.step)
+    else:
         run.metrics.add({"step": 0, "epoch": 0.0, **run_probe(run)}, {})
         saver.save()
     pin = fabric.device.type == "cuda"

@@ -12,27 +12,29 @@ from lewel.train.run_folder import RunFolder
 
 
 def load_on_all_ranks(
-    checkpoints: Checkpoints, folder: RunFolder, device: torch.device, report: Callable[[str], None]
+    checkpoints: Checkpoints, device: torch.device, report: Callable[[str], None]
 ) -> State | None:
-    """The newest intact checkpoint; rank 0 loads first and renames damaged ones."""
+    """The newest intact checkpoint; rank 0 checks it, and renames damaged ones."""
     state = checkpoints.load(report) if rank() == 0 else None
     mine = torch.tensor(-1 if state is None else state["step"], device=device)
     step = int(from_rank_0(mine))
     if rank() != 0 and step >= 0:
-        state = checkpoints.load(report)
-        if state is None or state["step"] != step:
+        state = checkpoints.load_step(step)
+        if state is None:
             raise RunError(
                 f"The first rank resumes at step {step}, but its checkpoint is not in "
-                f"{folder.path.absolute()} here: put --out on a disk that all nodes share."
+                f"{checkpoints.folder.parent.absolute()} here: put --out on a disk that all nodes "
+                "share."
             )
     return state
 
 
 def refuse_different_ranks(mine: str) -> None:
-    """All ranks must have the same images, or their steps would differ."""
+    """All ranks must have the same images and weights, or their steps would differ."""
     if len(set(gather_objects([mine]))) > 1:
         raise RunError(
-            "The ranks do not have the same images: give all nodes the same data, or a shared disk."
+            "The ranks do not have the same images or weights: give all nodes the same files, or a "
+            "shared disk."
         )
 
 
