@@ -53,6 +53,43 @@ def test_gradients_are_left_as_they_are() -> None:
     assert torch.equal(parameter.grad, torch.ones(3))
 
 
+@pytest.mark.parametrize("adapt", [True, False])
+def test_a_gradient_scaler_is_followed_on_the_device(
+    monkeypatch: pytest.MonkeyPatch, adapt: bool
+) -> None:
+    """The same numbers as with gradients unscaled, and steps skipped, on the host."""
+
+    class OnHost(LARS):
+        _step_supports_amp_scaling = False
+
+    first = torch.randn(4, 3)
+    weights = [nn.Parameter(first.clone()) for _ in range(2)]
+    group = {"lr": 0.3, "weight_decay": 0.1}
+    ours, theirs = (
+        kind([{"params": [weight], "adapt": adapt}], **group)
+        for kind, weight in zip((LARS, OnHost), weights, strict=True)
+    )
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2) for _ in "12"]
+    reads: list[str] = []
+    for name in ("item", "tolist", "__float__", "__bool__", "__int__"):
+        real = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda one, n=name, r=real: reads.append(n) or r(one)
+        )
+    for value in (torch.inf, 1.0, 0.5, torch.nan, 2.0):
+        gradient = torch.randn(4, 3) * value
+        for scaler, optimizer, weight in zip(scalers, (ours, theirs), weights, strict=True):
+            weight.grad = scaler.scale(gradient)
+            reads.clear()
+            scaler.step(optimizer)
+            scaler.update()
+            assert len(reads) == (optimizer is theirs)
+        assert torch.equal(*weights) and torch.isfinite(weights[0]).all()
+    velocities = [next(iter(one.state.values()))["momentum_buffer"] for one in (ours, theirs)]
+    assert torch.equal(*velocities)
+    assert not torch.equal(weights[0], first)
+
+
 def test_groups_go_by_module_type() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Linear(4, 2), nn.LayerNorm(2))
     model[2].weight.requires_grad_(False)

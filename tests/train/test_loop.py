@@ -1,12 +1,14 @@
 """The loop: accumulation, the order of the hooks, and no waiting for the device."""
 
 import signal
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from lightning_fabric.plugins.precision.amp import MixedPrecision
 from safetensors.torch import load_file
 
 from lewel.config.build import build_method, build_optimizer
@@ -14,9 +16,11 @@ from lewel.config.pretrain import read_yaml, resolve
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
 from lewel.train import loop
-from lewel.train.devices import Placement, open_fabric
+from lewel.train.devices import Placement, open_fabric, unchanged
+from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
-from lewel.train.loop import Saver, step_unless_skipped
+from lewel.train.loop import Saver
+from lewel.train.run import Training
 from tests.running import metrics, tiny_run
 
 
@@ -55,9 +59,8 @@ def test_accumulated_gradients_are_the_mean_over_the_micro_batches(
     assert torch.allclose(one["conv1.weight"], four["conv1.weight"], atol=1e-6)
 
 
-def test_nothing_is_read_back_from_the_device_between_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spy_on_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows when a scalar is read back from a device."""
     reads: list[int] = []
     for name in ("item", "tolist", "__float__", "__bool__"):
         real = getattr(torch.Tensor, name)
@@ -68,6 +71,13 @@ def test_nothing_is_read_back_from_the_device_between_reports(
             return _real(self, *args)  # type: ignore[operator]
 
         monkeypatch.setattr(torch.Tensor, name, spy)
+    return reads
+
+
+def test_nothing_is_read_back_from_the_device_between_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = spy_on_reads(monkeypatch)
     counts = []
     for index, every in enumerate(("16", "1")):
         reads.clear()
@@ -87,16 +97,56 @@ def test_training_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
 
 
-@pytest.mark.parametrize(("scales", "stepped"), [((2.0, 1.0), False), ((2.0, 2.0), True)])
-def test_a_step_skipped_by_the_scaler_is_detected(
-    scales: tuple[float, float], stepped: bool
+def use_scaler(monkeypatch: pytest.MonkeyPatch, first_scale: float) -> torch.amp.GradScaler:
+    """Let runs train with a gradient scaler, as 16-mixed does on a GPU, in float32."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=first_scale)
+
+    def opened(place: Placement, accelerator: str, precision: str, *_: object) -> Fabric:
+        fabric = open_fabric(place, accelerator, "32", False)
+        plugin = MixedPrecision("16-mixed", "cpu", scaler)
+        monkeypatch.setattr(plugin, "forward_context", nullcontext)
+        monkeypatch.setattr(plugin, "convert_input", unchanged)
+        fabric._strategy._precision = fabric._precision = plugin
+        return fabric
+
+    monkeypatch.setattr("lewel.config.build.open_fabric", opened)
+    return scaler
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"), [("lewel_b", "lars"), ("moco_v2", "sgd"), ("byol", "adamw")]
+)
+def test_a_step_that_the_scaler_skips_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, optimizer: str
 ) -> None:
-    values = iter(scales)
-    fabric = SimpleNamespace(
-        _precision=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: next(values)))
-    )
-    optimizer = SimpleNamespace(step=lambda: None)
-    assert step_unless_skipped(fabric, optimizer) is stepped  # type: ignore[arg-type]
+    flags = ("--method", method, "--optim.name", optimizer, "--optim.lr", "0.01", "--epochs", "1")
+    flags += ("--contrast.norm-groups", "4") if method == "moco_v2" else ()
+    scaler = use_scaler(monkeypatch, 2.0**127)  # overflows, and is halved, a few times
+    reads = spy_on_reads(monkeypatch)
+    states: list[tuple[dict[str, torch.Tensor], float]] = []
+    taken = loop.take_step
+
+    def observed(run: Training, *arguments: Any) -> Any:
+        reads.clear()
+        out = taken(run, *arguments)
+        assert not reads  # nothing waits for the device
+        weights = dict(run.method.named_parameters())
+        kept = {n: b for n, b in run.method.named_buffers() if n.startswith("queue")}
+        state = {name: one.detach().clone() for name, one in (weights | kept).items()}
+        states.append((state, scaler.get_scale()))
+        return out
+
+    monkeypatch.setattr(loop, "take_step", observed)
+    assert tiny_run(tmp_path / "run", *flags, "--limit", "96", "--precision", "16-mixed") == 0
+    skips = 0
+    for (before, scale), (after, next_scale) in pairwise(states):
+        same = [name for name in before if torch.equal(before[name], after[name])]
+        if next_scale < scale:
+            assert same == list(before)
+            skips += 1
+        else:
+            assert not {"teacher.network.backbone.net.conv1.weight", "queue.keys"} & set(same)
+    assert 0 < skips < len(states) - 1
 
 
 def test_out_of_memory_is_one_message_whose_advice_resumes_the_run(
@@ -159,7 +209,7 @@ def test_the_momentum_is_not_garbage_after_a_first_step_that_overflows() -> None
         scaler.step(optimizer)
         scaler.update()
     assert torch.allclose(weight.weight, before - 0.1)
-    assert not optimizer.defaults["fused"]
+    assert optimizer.defaults["fused"]  # takes the scale on the device
 
 
 def test_inputs_are_not_rounded_to_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from lewel.config.methods import arguments, taken
 from lewel.config.pretrain import PretrainConfig
@@ -25,6 +25,7 @@ from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
+from lewel.optim.sgd import make_sgd
 from lewel.train.devices import Placement, default_workers, open_fabric
 from lewel.train.fabric import Fabric
 from lewel.train.run import Plan, Probe
@@ -108,11 +109,10 @@ def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
         return LARS(groups, lr=0.0, momentum=optim.momentum)
     for group in groups:
         del group["adapt"]
-    # Fused SGD's momentum stays uninitialised memory where a gradient scaler skips the first step.
-    scaled = config.precision == "16-mixed"
-    fused = not scaled and next(method.parameters()).device.type in ("cpu", "cuda")
+    fused = next(method.parameters()).device.type in ("cpu", "cuda")
     if optim.name == "sgd":
-        return SGD(groups, lr=0.0, momentum=optim.momentum, fused=fused)
+        scaled = config.precision == "16-mixed"
+        return make_sgd(groups, momentum=optim.momentum, fused=fused, scaled=scaled)
     return AdamW(groups, lr=0.0, fused=fused)
 
 

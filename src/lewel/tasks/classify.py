@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from lewel.config.evaluate import FinetuneConfig, TrainConfig
 from lewel.data.sources.source import Source, blocks_of
@@ -16,6 +16,7 @@ from lewel.evaluate.scores import accuracy
 from lewel.ops.ranks import rank
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
+from lewel.optim.sgd import make_sgd
 from lewel.tasks.evaluation import EvaluationRun
 from lewel.tasks.training import plan_training, train_model
 from lewel.train.run import Plan, ready_views
@@ -77,4 +78,4 @@ def make_optimizer(model: Classifier, config: TrainConfig) -> Optimizer:
         groups.append({"params": weights, "weight_decay": decay, "lr_scale": scale})
     if config.optimiser == "lars":
         return LARS(groups, lr=0.0, momentum=0.9)
-    return SGD(groups, lr=0.0, momentum=0.9)
+    return make_sgd(groups, scaled=config.precision == "16-mixed")

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from lewel.config.evaluate import DetectConfig, EvaluateConfig
 from lewel.data.dense.boxes import BoxBatch, BoxSamples, BoxSource, limited, padded, with_objects
@@ -29,6 +29,7 @@ from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import rank
 from lewel.optim.groups import NORMS
 from lewel.optim.schedules import detection_rate
+from lewel.optim.sgd import make_sgd
 from lewel.pages.detections import draw_objects, save_pair
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Detected
@@ -144,7 +145,8 @@ def make_optimizer(model: Detector, config: DetectConfig) -> Optimizer:
         {"params": weights, "weight_decay": config.weight_decay},
         {"params": scales, "weight_decay": 0.0},
     ]
-    return SGD([group for group in groups if group["params"]], lr=0.0, momentum=0.9)
+    used = [group for group in groups if group["params"]]
+    return make_sgd(used, scaled=config.precision == "16-mixed")
 
 
 def make_plan(run: EvaluationRun, config: DetectConfig, images: int) -> Plan:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
-from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lewel.config.evaluate import EvaluateConfig, SegmentConfig
@@ -28,6 +27,7 @@ from lewel.interop.backbones import Network
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import gather, gather_objects, rank, ranks
 from lewel.optim.schedules import poly
+from lewel.optim.sgd import make_sgd
 from lewel.pages.segments import side_by_side
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Segmented
@@ -96,7 +96,9 @@ def train_fcn(run: EvaluationRun, model: FCN, source: Masked) -> FCN:
 
     crops = MaskCrops(source, config.crop, config.short_side, config.seed)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = SGD(weights, lr=0.0, momentum=0.9, weight_decay=config.weight_decay)
+    optimizer = make_sgd(
+        weights, weight_decay=config.weight_decay, scaled=config.precision == "16-mixed"
+    )
     return train_model(run, model, optimizer, plan, crops, inputs)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from lewel.data.views.loader import make_loader
 from lewel.data.workers import reader_died
 from lewel.errors import Interrupted, RunError
 from lewel.nn.norm import average_statistics
+from lewel.nn.trainable import Trainable
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import highest, rank, ranks
 from lewel.train.allocator import keep_freed_memory
@@ -160,21 +162,38 @@ def take_step(
             totals[name] = totals.get(name, 0) + value / order.accumulate
         if out.keys is not None:
             keys.append(out.keys)
-    stepped = step_unless_skipped(fabric, optimizer)
+    skipped = step_unless_infinite(fabric, optimizer)
     optimizer.zero_grad(set_to_none=True)
-    numbers = {"lr": rate}
     average_statistics(run.method)
-    if stepped:
-        numbers |= run.method.after_step(progress, torch.cat(keys) if keys else None)
-    return numbers, totals
+    with undone_where(skipped, run.method):
+        numbers = run.method.after_step(progress, torch.cat(keys) if keys else None)
+    return {"lr": rate} | numbers, totals
 
 
-def step_unless_skipped(fabric: Fabric, optimizer: Any) -> bool:
-    """Step the optimiser; False where the gradient scaler of 16-bit training skipped the step."""
+def step_unless_infinite(fabric: Fabric, optimizer: Any) -> Tensor | None:
+    """Step the optimiser -> whether the gradient scaler of 16-bit training skipped the step.
+
+    A bool on the device, so that nothing waits for it; None without a scaler.
+    """
     scaler = getattr(fabric._precision, "scaler", None)
-    before = scaler.get_scale() if scaler is not None else 0.0
+    before = None if scaler is None else scaler._get_scale_async().clone()
     optimizer.step()
-    return scaler is None or scaler.get_scale() >= before
+    return None if scaler is None else scaler._get_scale_async() < before
+
+
+@contextmanager
+def undone_where(skipped: Tensor | None, method: Trainable) -> Iterator[None]:
+    """Undo what `after_step` changes where the step was skipped, without waiting for the device."""
+    hooked = type(method).after_step is not Trainable.after_step
+    if skipped is None or not hooked:
+        yield
+        return
+    frozen = [p for p in method.parameters() if not p.requires_grad]
+    tensors = [tensor.detach() for tensor in (*frozen, *method.buffers())]
+    before = [tensor.clone() for tensor in tensors]
+    yield
+    for tensor, old in zip(tensors, before, strict=True):
+        torch.where(skipped, old, tensor, out=tensor)
 
 
 def run_probe(run: Training) -> dict[str, float]:
