@@ -1,6 +1,6 @@
 """Features of a backbone for all images of a source, without augmentation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -14,12 +14,18 @@ from lewel.data.sources.source import Source
 from lewel.data.views.transform import whole_view
 from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import UserError
-from lewel.ops.ranks import gather, rank, ranks
+from lewel.ops.ranks import gather, gather_to_rank_0, rank, ranks
+
+CHUNK = 4096  # rows
 
 
 def refuse_not_finite(rows: Tensor, source: Source, indices: np.ndarray) -> None:
     """Raise UserError for features (N, C) of these images that are NaN or infinite."""
-    wrong = (~rows.isfinite().all(1)).nonzero().flatten().tolist()
+    wrong = [
+        first + row
+        for first in range(0, len(rows), CHUNK)  # a mask of all would need a quarter of the memory
+        for row in (~rows[first : first + CHUNK].isfinite().all(1)).nonzero().flatten().tolist()
+    ]
     if wrong:
         raise UserError(
             f"The features of {len(wrong):,} of {len(rows):,} images are not finite, for example "
@@ -61,31 +67,14 @@ class Extractor:
     workers: int = 0
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    @torch.no_grad()
     def features(
         self,
         source: Source,
         indices: np.ndarray,
         advance: Callable[[int], None] = lambda images: None,
     ) -> tuple[Tensor, Tensor]:
-        """Features float32 (N, C) and which images could be read, bool (N,), on the CPU."""
-        loader = DataLoader(
-            WholeViews(source, indices, self.size),
-            batch_size=self.batch_size,
-            num_workers=min(self.workers, len(indices) // self.batch_size),  # 0 for few images
-            worker_init_fn=leave_signals_to_the_parent,
-        )
-        centre = torch.tensor(self.mean, device=self.device).view(3, 1, 1)
-        scale = torch.tensor(self.std, device=self.device).view(3, 1, 1)
-        parts, readable = [], []
-        for pixels, read in loader:
-            images = (pixels.to(self.device).float() / 255 - centre) / scale
-            with self.autocast():
-                tokens = self.backbone(images)
-            parts.append(tokens.float().mean(1).cpu())
-            readable.append(read)
-            advance(len(pixels))
-        return torch.cat(parts), torch.cat(readable)
+        """Features float32 (N, C) on the device, and on the CPU which could be read, bool (N,)."""
+        return self._collect(source, indices, advance, 1, lambda rows: [rows])
 
     def gathered_features(
         self,
@@ -93,10 +82,67 @@ class Extractor:
         indices: np.ndarray,
         advance: Callable[[int], None] = lambda images: None,
     ) -> tuple[Tensor, Tensor]:
-        """The same; each rank computes a subset, all ranks get all features."""
+        """The same; each rank computes a subset. Rank 0 gets all features, the others (0, C).
+
+        They are gathered batch by batch: rank 0 holds them once, and no other rank holds them.
+        """
         most = -(-len(indices) // ranks())  # equal on all ranks: some take an image twice
         subset = np.resize(indices, most * ranks()).reshape(most, ranks())[:, rank()]
-        rows, readable = self.features(source, subset, advance)
-        order = torch.arange(most * ranks()).view(ranks(), most).T.flatten()[: len(indices)]
-        rows = gather(rows.to(self.device)).cpu()[order]
-        return rows, gather(readable.to(self.device)).cpu()[order]
+        rows, readable = self._collect(source, subset, advance, ranks(), gather_to_rank_0)
+        everywhere = gather(readable.to(self.device)).cpu().view(ranks(), most)
+        return rows[: len(indices)], everywhere.T.flatten()[: len(indices)]
+
+    @torch.no_grad()
+    def _collect(
+        self,
+        source: Source,
+        indices: np.ndarray,
+        advance: Callable[[int], None],
+        parts: int,
+        share: Callable[[Tensor], list[Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        """Features of the parts that `share` makes of each batch; their rows alternate."""
+        out: Tensor | None = None
+        done = 0
+        readable = []
+        for features, read in self._batches(source, indices):
+            shared = share(features)
+            if out is None:
+                total = len(indices) if shared else 0
+                out = features.new_empty(total, parts, features.shape[1])
+            for part, rows in enumerate(shared):
+                out[done : done + len(rows), part] = rows
+            done += len(features)
+            readable.append(read)
+            advance(len(features))
+        assert out is not None
+        return out.flatten(0, 1), torch.cat(readable)
+
+    def _batches(self, source: Source, indices: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features float32 (B, C) on the device, and which images could be read, batch by batch."""
+        loader = DataLoader(
+            WholeViews(source, indices, self.size),
+            batch_size=self.batch_size,
+            num_workers=min(self.workers, len(indices) // self.batch_size),  # 0 for few images
+            worker_init_fn=leave_signals_to_the_parent,
+            pin_memory=self.device.type == "cuda",
+        )
+        centre = torch.tensor(self.mean, device=self.device).view(3, 1, 1)
+        scale = torch.tensor(self.std, device=self.device).view(3, 1, 1)
+        layout = layout_of(self.backbone)
+        for pixels, read in loader:
+            moved = pixels.to(self.device, non_blocking=True)
+            images = (moved.float() / 255 - centre) / scale
+            with self.autocast():
+                tokens = self.backbone(images.contiguous(memory_format=layout))
+            yield tokens.float().mean(1), read
+
+
+def layout_of(network: nn.Module) -> torch.memory_format:
+    """The memory layout of a network's convolutions."""
+    last = torch.channels_last
+    for weight in network.parameters():
+        both = weight.is_contiguous()  # 1 x 1 kernels are
+        if weight.ndim == 4 and not both and weight.is_contiguous(memory_format=last):
+            return last
+    return torch.contiguous_format

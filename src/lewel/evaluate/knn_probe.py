@@ -10,7 +10,7 @@ from lewel.data.sources.source import Source
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn import knn_accuracy
 from lewel.ops.randomness import generator
-from lewel.ops.ranks import ranks
+from lewel.ops.ranks import on_rank_0, ranks
 
 
 class KnnProbe:
@@ -41,15 +41,20 @@ class KnnProbe:
 
         bank, labels = self.features(self.train, self.bank, advance)
         queries, targets = self.features(self.val, self.queries, advance)
-        return {"knn": knn_accuracy(bank, labels, queries, targets, neighbours=self.neighbours)}
+
+        def work(beat: Callable[[], None]) -> float:
+            return knn_accuracy(bank, labels, queries, targets, neighbours=self.neighbours)
+
+        return {"knn": on_rank_0(work, self.extractor.device)}
 
     def features(
         self, source: Source, indices: np.ndarray, advance: Callable[[int], None]
     ) -> tuple[Tensor, Tensor]:
-        """Features (N, C) and labels (N,) of all images that can be read."""
+        """Features (N, C) and labels (N,) of all images that can be read, on rank 0's device."""
         rows, readable = self.extractor.gathered_features(source, indices, advance)
         assert source.labels is not None
-        return rows[readable], torch.from_numpy(source.labels[indices])[readable]
+        labels = torch.from_numpy(source.labels[indices])[readable].to(rows.device)
+        return rows[readable.to(rows.device)] if len(rows) else rows, labels
 
 
 def choose(total: int, most: int) -> np.ndarray:

@@ -12,11 +12,21 @@ from lewel.ops.randomness import generator
 RESAMPLES = 1000
 
 
+def best_classes(scores: Tensor) -> Tensor:
+    """Scores (Q, K) -> the five best classes (Q, 5), the best one first; all where K < 5."""
+    return scores.topk(min(5, scores.shape[1]), dim=1).indices
+
+
 def accuracy(scores: Tensor, targets: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """Scores (Q, K) and true classes (Q,) -> top-1 and top-5 accuracy with a 95 % interval,
+    """The numbers of `accuracy_of_best` for scores (Q, K)."""
+    return accuracy_of_best(best_classes(scores), targets, classes)
+
+
+def accuracy_of_best(best: Tensor, targets: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Best classes (Q, 5) and true ones (Q,) -> top-1 and top-5 accuracy with a 95 % interval,
     the accuracy of each class, and the confusion as [true, predicted, images] of all pairs.
     """
-    best = scores.topk(min(5, scores.shape[1]), dim=1).indices
+    best, targets = best.cpu(), targets.cpu()
     hits = best == targets[:, None]
     right = hits[:, 0].double().numpy()
     predicted = best[:, 0]

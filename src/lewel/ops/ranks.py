@@ -1,5 +1,7 @@
 """Collectives over the ranks of a run; with one rank each returns its input."""
 
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -7,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 Item = TypeVar("Item")
+
+BEAT = 20.0  # seconds between two signs of life of rank 0, far below any collective's timeout
 
 
 def ranks() -> int:
@@ -25,9 +29,45 @@ def gather(rows: Tensor) -> Tensor:
     if ranks() == 1:
         return rows
     rows = rows.contiguous()
-    parts = [torch.empty_like(rows) for _ in range(ranks())]
-    dist.all_gather(parts, rows)
-    return torch.cat(parts)
+    out = rows.new_empty(ranks() * len(rows), *rows.shape[1:])
+    dist.all_gather_into_tensor(out, rows)
+    return out
+
+
+@torch.no_grad()
+def gather_to_rank_0(rows: Tensor) -> list[Tensor]:
+    """The rows (B, ...) of each rank, on rank 0; an empty list on the others."""
+    if ranks() == 1:
+        return [rows]
+    parts = [torch.empty_like(rows) for _ in range(ranks())] if rank() == 0 else []
+    dist.gather(rows.contiguous(), parts or None)
+    return parts
+
+
+def on_rank_0(work: Callable[[Callable[[], None]], Item], device: torch.device) -> Item:
+    """The result of work(beat) on all ranks; only rank 0 runs it.
+
+    `work` calls beat() often: the others wait for these, so that no collective times out.
+    """
+    if ranks() == 1:
+        return work(lambda: None)
+    out: list[Item | None] = [None]
+    if rank() == 0:
+        last = time.monotonic()
+
+        def beat() -> None:
+            nonlocal last
+            if time.monotonic() - last > BEAT:
+                highest([0], device)
+                last = time.monotonic()
+
+        out = [work(beat)]
+        highest([1], device)
+    else:
+        while highest([0], device) == [0]:
+            pass
+    dist.broadcast_object_list(out, 0)
+    return out[0]  # type: ignore[return-value]
 
 
 def local_chunk(rows: Tensor) -> Tensor:

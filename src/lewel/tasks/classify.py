@@ -1,5 +1,6 @@
 """A classifier trained on a backbone, frozen or not: what `linear` and `finetune` share."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from lewel.data.sources.source import Source, blocks_of
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Batch, Order, TwoViews
 from lewel.errors import UserError
+from lewel.evaluate.features import layout_of
 from lewel.evaluate.scores import accuracy
-from lewel.ops.ranks import rank
+from lewel.ops.ranks import on_rank_0, rank
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
 from lewel.optim.sgd import make_sgd
@@ -29,9 +31,12 @@ def evaluate_classifier(run: EvaluationRun, source: Source, *, frozen: bool) -> 
     assert classes is not None
     model = train_classifier(run, source, frozen=frozen).eval()
     (queries, targets), *_ = run.features(run.evaluator.val)
-    with torch.no_grad():
-        scores = model.classify.cpu()(queries)
-    return accuracy(scores, targets, classes)
+
+    @torch.no_grad()
+    def work(beat: Callable[[], None]) -> dict[str, Any]:
+        return accuracy(model.classify(queries), targets, classes)
+
+    return on_rank_0(work, run.fabric.device)
 
 
 def train_classifier(run: EvaluationRun, source: Source, *, frozen: bool) -> Classifier:
@@ -63,7 +68,14 @@ def make_plan(run: EvaluationRun, config: TrainConfig, source: Source) -> Plan:
     rate = config.lr * batch / config.lr_batch_size
     order = Order(images, batch, config.seed, 1, rank(), ranks, blocks_of(source))
     schedule = partial(learning_rate, rate, warmup=0.0, schedule=config.schedule)
-    return plan_training(run, order, config.epochs * order.steps_per_epoch, schedule)
+    layout = layout_of(run.extractor.backbone)
+    return plan_training(
+        run,
+        order,
+        config.epochs * order.steps_per_epoch,
+        schedule,
+        channels_last=layout == torch.channels_last,
+    )
 
 
 def make_optimizer(model: Classifier, config: TrainConfig) -> Optimizer:

@@ -75,7 +75,7 @@ def embed(
             rows, readable = extractor.features(source, indices, bar.advance)
             _refuse_corrupt(source, indices, readable)
             refuse_not_finite(rows, source, indices)
-            values = rows.numpy()
+            values = rows.cpu().numpy()
             write_atomically(file, lambda aside, v=values: _save(aside, v))  # type: ignore[misc]
     write_marked(out, "embed", lambda aside: _join(aside, out.suffix, parts, source))
     for file in (*parts.glob("*.npy"), parts / CLAIM):

@@ -31,6 +31,7 @@ from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import gather_objects, rank, ranks
 from lewel.progress import Bar, plain_console, show
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
+from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
 from lewel.train.lost_ranks import WatchedRanks
@@ -172,7 +173,7 @@ class EvaluationRun:
         return Bar(text, total, self.console, shown=rank() == 0)
 
     def features(self, *sources: Source) -> list[tuple[Tensor, Tensor]]:
-        """Features (N, C) and labels (N,) of sources, with a progress bar."""
+        """Features (N, C) and labels (N,) of sources on rank 0's device, with a progress bar."""
         total = sum(len(source) for source in sources) // ranks()
         with self.bar(f"features of {total:,} images", total) as bar:
             return [readable_features(source, self.extractor, bar.advance) for source in sources]
@@ -239,6 +240,8 @@ class Task:
         backbone = open_backbone(
             evaluator.what, network, partial=config.partial, random_init=evaluator.untrained
         ).to(fabric.device)
+        if fabric.device.type == "cuda":
+            backbone.to(memory_format=torch.channels_last)
         workers = config.workers
         extractor = Extractor(
             backbone,
@@ -250,7 +253,15 @@ class Task:
             default_workers(fabric.device, place.cores) if workers is None else workers,
             fabric.autocast,
         )
-        found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))
+        try:
+            found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunError(
+                f"{fabric.device} ran out of memory: use a smaller --batch-size, fewer images by "
+                "--limit, or --accelerator cpu."
+            ) from None
         about = {"task": self.name, "backbone": network.name, "data": evaluator.train.name}
         took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
         result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
@@ -295,7 +306,7 @@ def _in_process(
 def readable_features(
     source: Source, extractor: Extractor, advance: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
-    """Features (N, C) and labels (N,) of a source; a corrupt image ends it."""
+    """Features (N, C) and labels (N,) of a source, on rank 0's device; a corrupt image ends it."""
     indices = np.arange(len(source))
     rows, readable = extractor.gathered_features(source, indices, advance)
     corrupt = (~readable).nonzero().flatten().tolist()
@@ -306,4 +317,4 @@ def readable_features(
         )
     refuse_not_finite(rows, source, indices)
     assert source.labels is not None
-    return rows, torch.from_numpy(source.labels)
+    return rows, torch.from_numpy(source.labels).to(rows.device)

@@ -1,13 +1,15 @@
 """`lewel knn`: accuracy by the nearest neighbours among labelled images."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from lewel.config.evaluate import KnnConfig
-from lewel.evaluate.knn import knn_scores
-from lewel.evaluate.scores import accuracy
+from lewel.evaluate.knn import knn_best
+from lewel.evaluate.scores import accuracy_of_best
+from lewel.ops.ranks import on_rank_0
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
@@ -22,15 +24,18 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
     evaluator, config = run.evaluator, run.evaluator.config
     assert isinstance(config, KnnConfig) and evaluator.train.classes is not None
     (bank, labels), (queries, truth) = run.features(evaluator.train, evaluator.val)
-    ks = sorted({k for k in config.neighbours if k <= len(bank)}) or [len(bank)]
-    classes = evaluator.train.classes
-    scores = knn_scores(
-        bank, labels, queries, ks, temperature=config.temperature, classes=len(classes)
-    )
-    by_k = [accuracy(score, truth, classes) for score in scores]
+    size, classes = len(labels), evaluator.train.classes
+    ks = sorted({k for k in config.neighbours if k <= size}) or [size]
+    settings = {"temperature": config.temperature, "classes": len(classes)}
+
+    def work(beat: Callable[[], None]) -> list[dict[str, Any]]:
+        found = knn_best(bank, labels, queries, ks, beat=beat, **settings)  # type: ignore[arg-type]
+        return [accuracy_of_best(best, truth, classes) for best in found]
+
+    by_k = on_rank_0(work, run.fabric.device)
     chosen = USUAL if USUAL in ks else ks[0]
     sweep = {str(k): one["top1"] for k, one in zip(ks, by_k, strict=True)}
-    return {"k": chosen, "sweep": sweep, "bank": len(bank), **by_k[ks.index(chosen)]}
+    return {"k": chosen, "sweep": sweep, "bank": size, **by_k[ks.index(chosen)]}
 
 
 def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:

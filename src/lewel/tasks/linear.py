@@ -1,5 +1,6 @@
 """`lewel linear`: a linear classifier on frozen features."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from lewel.config.evaluate import LinearConfig
 from lewel.evaluate.linear import LEARNING_RATES, WEIGHT_DECAYS, sweep
 from lewel.evaluate.scores import accuracy
+from lewel.ops.ranks import on_rank_0
 from lewel.tasks.classify import evaluate_classifier
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
@@ -23,22 +25,23 @@ def evaluate_linear_probe(run: EvaluationRun) -> dict[str, Any]:
     evaluator, config = run.evaluator, run.evaluator.config
     assert isinstance(config, LinearConfig) and evaluator.train.classes is not None
     (features, labels), (queries, truth) = run.features(evaluator.train, evaluator.val)
-    many = len(LEARNING_RATES) * len(WEIGHT_DECAYS)
-    with run.console.status(f"training {many} linear classifiers at once"):
+    classes = evaluator.train.classes
+    settings = {"epochs": config.epochs, "batch_size": config.batch_size, "seed": config.seed}
+
+    def work(beat: Callable[[], None]) -> dict[str, Any]:
         scores, rate, decay = sweep(
             features,
             labels,
             queries,
-            len(evaluator.train.classes),
-            epochs=config.epochs,
-            batch_size=config.batch_size,
-            seed=config.seed,
+            len(classes),
+            advance=lambda images: beat(),
+            **settings,
         )
-    return {
-        "lr": rate,
-        "weight_decay": decay,
-        **accuracy(scores, truth, evaluator.train.classes),
-    }
+        return {"lr": rate, "weight_decay": decay, **accuracy(scores, truth, classes)}
+
+    many = len(LEARNING_RATES) * len(WEIGHT_DECAYS)
+    with run.console.status(f"training {many} linear classifiers at once"):
+        return on_rank_0(work, run.fabric.device)
 
 
 def linear(backbone: str, config: LinearConfig, out: Path | None, console: Console) -> Accuracy:
