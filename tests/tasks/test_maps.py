@@ -13,6 +13,7 @@ from lewel.cli.main import run
 from lewel.config.commands import MapsConfig
 from lewel.data.sources.scenes import Scenes
 from lewel.data.sources.source import Subset
+from lewel.evaluate.map_selection import agreement
 from lewel.evaluate.views import make_views
 from lewel.nn.backbone import MEAN, STD
 from lewel.tasks.maps import gallery_of, open_map_model
@@ -44,9 +45,16 @@ def where(folder: Path, *flags: str, data: str = "scenes") -> int:
     return run(["where", str(folder), "--data", data, "--accelerator", "cpu", *flags])
 
 
-def test_maps_are_those_of_the_head(trained: Path, photos: Path) -> None:
-    gallery = gallery_of(trained, [photos], MapsConfig(n=8, rule="peaked"))
+@pytest.mark.parametrize(("image_size", "side"), [(32, 4), (None, 16)])
+def test_maps_are_those_of_the_head(
+    trained: Path, photos: Path, image_size: int | None, side: int
+) -> None:
+    chosen = MapsConfig(n=8, rule="peaked", image_size=image_size)
+    gallery = gallery_of(trained, [photos], chosen)
     assert sorted(gallery.chosen) == list(range(8)) and gallery.note is None
+    assert f"maps of {side} by {side} locations" in gallery.caption
+    assert gallery.images[0].views[0].image.shape == (8 * side, 8 * side, 3)
+    assert ("trained at 32 px" in gallery.caption) == (image_size is None)
     model = open_map_model(trained)
     centre, scale = (torch.tensor(numbers).view(3, 1, 1) for numbers in (MEAN, STD))
     entropies = []
@@ -56,13 +64,24 @@ def test_maps_are_those_of_the_head(trained: Path, photos: Path) -> None:
             picture = torch.from_numpy(view.image.copy()).permute(2, 0, 1) / 255
             with torch.no_grad():
                 whole = model.encoder((picture - centre)[None] / scale).maps[0]
-            expected = whole[list(gallery.chosen)].reshape(8, 4, 4)
+            expected = whole[list(gallery.chosen)].reshape(8, side, side)
             # The gallery has views in 8 bits, the network gets float32.
             near = 1e-6 if view.caption == "input" else 2e-3
             assert np.allclose(view.maps, expected, atol=near)
             assert view.maps.sum((1, 2)) == pytest.approx(1.0, abs=1e-5)
-            entropies.append(stats.entropy(view.maps.reshape(8, 16), axis=1))
+            entropies.append(stats.entropy(view.maps.reshape(8, -1), axis=1))
     assert (np.diff(np.mean(entropies, 0)) >= -1e-7).all()
+
+
+def test_the_image_whose_views_agree_best_comes_first(trained: Path) -> None:
+    source, config = Scenes("val", size=48, length=5), MapsConfig(n=3, image_size=32)
+    gallery = gallery_of(trained, source, config)
+    model = open_map_model(trained)
+    views = make_views(model.views(source, 0), np.arange(5))
+    maps = [model.maps(view)[:, list(gallery.chosen)] for view in views.views]
+    means = agreement(maps, views.boxes, views.flips, views.sizes).mean(1).nan_to_num(-9)
+    order = [source.describe(int(at)) for at in means.argsort(descending=True)]
+    assert [seen.name for seen in gallery.images] == order != sorted(order)
 
 
 def test_views_are_those_of_training(trained: Path) -> None:

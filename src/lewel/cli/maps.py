@@ -33,7 +33,7 @@ def maps(run: Run, /, *images: str, out: Path | None = None, config: Config = DE
     )
     say(
         console,
-        f"{many}, {len(gallery.chosen)} maps: {gallery.rule}.",
+        f"{many}, {len(gallery.chosen)} maps: {gallery.rule}. {gallery.caption}",
         *([gallery.note] if gallery.note else []),
         *(f"wrote {path}" for path in done.files),
         f"next:\n  {program()} where {run} --data scenes    # or VOCdevkit/VOC2012: numbers",

@@ -71,7 +71,10 @@ class MapsConfig(Settings):
     )
     limit: int = Field(12, ge=1, description="At most so many images.")
     image_size: int | None = Field(
-        None, ge=16, description="Side of the views; by default the run's. Larger: finer maps."
+        None,
+        ge=16,
+        description="Side of the images; by default the run's, for convolutional networks at "
+        "least 128. Larger: finer maps.",
     )
     overwrite: Flag = Field(False, description=OVERWRITE)
     seed: Seed = Field(0, description="Decides the views.")

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from lewel.nn.ablations import UncoupledHead
+from lewel.nn.backbone import Backbone
 from lewel.nn.heads import CoupledHead, Encoder, GlobalHead
 from lewel.ops.maps import softmax_maps
+
+READABLE = 128  # pixels; a multiple of the stride of every usual convolutional network
 
 
 @torch.no_grad()
@@ -44,6 +47,20 @@ def map_note(head: torch.nn.Module, method: str) -> str | None:
             "applied at each location, and the scores become maps as in LEWEL."
         )
     return None
+
+
+def readable_size(backbone: Backbone, trained: int) -> int:
+    """The size of images to draw maps over: at least 128 px where the network takes any size.
+
+    A convolutional network trained on smaller images gives finer maps of larger ones.
+    """
+    if backbone.fixed_size or trained >= READABLE:
+        return trained
+    try:
+        locations = backbone.locations(READABLE)
+    except (RuntimeError, ValueError, AssertionError):  # each network has its own
+        return trained
+    return READABLE if math.isqrt(locations) ** 2 == locations else trained
 
 
 def random_maps(batch: int, many: int, side: int, key: int) -> Tensor:

@@ -31,3 +31,4 @@ class Gallery:
     chosen: tuple[int, ...]  # indices of the K selected maps
     note: str | None  # e.g. that the run's method has no maps of its own
     images: tuple[GalleryImage, ...]
+    caption: str = ""  # size and order of the images

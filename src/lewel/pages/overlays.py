@@ -16,7 +16,8 @@ HEAT = np.array(
     np.float64,
 )
 COVER = 0.65  # opacity of the heat map over the grey image
-TILE, GAP, LINE, EDGE = 112, 4, 15, 14
+TILE, GAP, LINE, EDGE = 128, 4, 15, 14
+PICTURE_ALT = "Alignment maps: rows are an image and its two views, columns are maps"
 PAPER, INK, PALE = (255, 255, 255), (30, 30, 30), (110, 110, 110)
 
 
@@ -69,8 +70,8 @@ def grid(gallery: Gallery) -> Image.Image:
     width = 2 * EDGE + step * (1 + len(gallery.chosen)) - GAP
     text = ImageFont.load_default(11)
     words = f"Maps selected: {gallery.rule}. Colours from the lowest to the highest value of each "
-    words += "map, printed below it in thousandths."
-    head = [*_wrapped(words, width - 2 * EDGE, text)]
+    words += f"map, printed below it in thousandths. {gallery.caption}"
+    head = _wrapped(words, width - 2 * EDGE, text)
     if gallery.note:
         head += _wrapped(gallery.note, width - 2 * EDGE, text)
     top = EDGE + LINE * len(head) + LINE + GAP

@@ -48,6 +48,7 @@ class ShownGallery:
     id: str
     rule: str
     note: str | None
+    caption: str
     chosen: tuple[int, ...]
     images: tuple[ShownImage, ...]
     left: int  # images left out to limit the size
@@ -69,6 +70,7 @@ def shown_gallery(
         id=id,
         rule=gallery.rule,
         note=gallery.note,
+        caption=gallery.caption,
         chosen=gallery.chosen,
         images=tuple(images),
         left=len(gallery.images) - len(images),

@@ -1,7 +1,7 @@
 """`lewel maps`: the alignment maps of a run as heat maps over images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from lewel.evaluate.map_selection import (
     most_different,
     most_peaked,
 )
-from lewel.evaluate.maps import map_note, maps_of
+from lewel.evaluate.maps import map_note, maps_of, readable_size
 from lewel.evaluate.views import MapViews, make_views
 from lewel.files import refuse_foreign, write_marked
 from lewel.interop.weights import fill, read_weights
@@ -52,6 +52,7 @@ class MapModel:
     config: PretrainConfig
     encoder: Encoder
     device: torch.device
+    trained_size: int  # of the images; config has the size that they are shown at
 
     @property
     def note(self) -> str | None:
@@ -67,6 +68,11 @@ class MapModel:
                 "The maps of this run are not finite: its weights are damaged or too large."
             )
         return maps
+
+    def readable(self) -> "MapModel":
+        """The same network for images that are large enough for readable maps."""
+        size = readable_size(self.encoder.backbone, self.config.image_size)
+        return replace(self, config=self.config.model_copy(update={"image_size": size}))
 
     def views(self, source: Source, seed: int) -> TwoViews:
         """A source in the views of the run's recipe, drawn by a seed."""
@@ -89,6 +95,7 @@ def open_map_model(
                 "of a run that `lewel pretrain` wrote."
             )
     config = read_config(folder.config)
+    trained_size = config.image_size
     # The queue and ShuffleBN groups are for training only.
     contrast = config.contrast.model_copy(update={"queue": 1, "norm_groups": 1})
     config = config.model_copy(
@@ -99,7 +106,7 @@ def open_map_model(
         fill(encoder.backbone.net, read_weights(folder.backbone), str(folder.backbone))
         fill(encoder.head, read_weights(folder.heads), str(folder.heads))
     device = device or torch.device("cpu")
-    return MapModel(config, encoder.eval().to(device), device)
+    return MapModel(config, encoder.eval().to(device), device, trained_size)
 
 
 def open_images(images: list[str], image_size: int, say: Say = _silent) -> Source:
@@ -120,24 +127,22 @@ def open_images(images: list[str], image_size: int, say: Say = _silent) -> Sourc
     return Files(".", [str(Path(image).expanduser()) for image in images], name="images")
 
 
-def gallery_of(
-    run: Path,
-    images: list[Path] | list[str] | Source,
-    config: MapsConfig,
-    say: Say = _silent,
-) -> Gallery:
+Images = list[Path] | list[str] | Source | None  # None: the validation images of the run
+
+
+def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent) -> Gallery:
     """The first images of a source, whole and in two views, with the chosen maps of each."""
     model = open_map_model(run, image_size=config.image_size)
-    if isinstance(images, list):
-        source = open_images([str(image) for image in images], model.config.image_size, say)
-    else:
-        source = images
+    if config.image_size is None:
+        model = model.readable()
+    source = _source(images, model.config, say)
     torch.manual_seed(config.seed)  # for random maps
     dataset = model.views(source, config.seed)
     indices = np.arange(min(config.limit, len(source)))
     views = make_views(dataset, indices)
     shown_maps = [model.maps(pictures) for pictures in (views.whole, *views.views)]
     chosen, words = _choose(shown_maps, views, config.rule, config.n)
+    order = _best_pairs_first(shown_maps, views, chosen)
     shown = list(
         zip(("input", "view 1", "view 2"), (views.whole, *views.views), shown_maps, strict=True)
     )
@@ -145,15 +150,16 @@ def gallery_of(
         rule=words,
         chosen=tuple(chosen),
         note=model.note,
+        caption=_caption(model, shown_maps[0].shape[-1]),
         images=tuple(
             GalleryImage(
-                source.describe(int(index)),
+                source.describe(int(indices[at])),
                 tuple(
                     GalleryView(caption, _pixels(pictures[at]), values[at, chosen].numpy())
                     for caption, pictures, values in shown
                 ),
             )
-            for at, index in enumerate(indices)
+            for at in order
         ),
     )
 
@@ -163,9 +169,34 @@ def gallery_of_run(run: Path) -> Gallery | None:
     folder = RunFolder(run)
     if not (folder.config.exists() and folder.backbone.exists() and folder.heads.exists()):
         return None
-    config = read_config(folder.config)
-    data = open_data(config.data, image_size=config.image_size, classes=config.classes)
-    return gallery_of(run, data.val or data.unlabelled, MapsConfig())
+    return gallery_of(run, None, MapsConfig())
+
+
+def _source(images: Images, config: PretrainConfig, say: Say) -> Source:
+    """The images to show; scenes are drawn for the size that they are shown at."""
+    if images is None:
+        data = open_data(config.data, image_size=config.image_size, classes=config.classes)
+        return data.val or data.unlabelled
+    if isinstance(images, list):
+        return open_images([str(image) for image in images], config.image_size, say)
+    return images
+
+
+def _best_pairs_first(maps: list[Tensor], views: MapViews, chosen: list[int]) -> list[int]:
+    """The images by the mean agreement of the chosen maps between their views, best first."""
+    found = agreement(maps[1:], views.boxes, views.flips, views.sizes)[:, chosen].nanmean(1)
+    order: list[int] = found.nan_to_num(-2.0).argsort(descending=True, stable=True).tolist()
+    return order
+
+
+def _caption(model: MapModel, side: int) -> str:
+    """The size of images and maps, and the order of the images."""
+    size, trained = model.config.image_size, model.trained_size
+    other = f" (the network was trained at {trained} px)" if size != trained else ""
+    return (
+        f"Images of {size} px{other}, maps of {side} by {side} locations. The image whose maps "
+        "agree best between its two views comes first."
+    )
 
 
 def _choose(maps: list[Tensor], views: MapViews, rule: Rule, n: int) -> tuple[list[int], str]:
@@ -189,7 +220,7 @@ def _pixels(picture: Tensor) -> np.ndarray:
 
 def maps(
     run: Path,
-    images: list[Path] | list[str] | Source,
+    images: Images,
     config: MapsConfig,
     out: Path | None = None,
     say: Say = _silent,
