@@ -77,6 +77,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, _few_scenes: None) -> Path:
     weights = lewel.load_backbone(folder / "runs" / "photos").state_dict()
     for name in ("moco_v2_800ep.pth", "resnet50.pth"):
         torch.save(weights, folder / name)
+    shared = ["--image-size", "64", "--out", str(folder / "runs" / "photos" / "export" / "hub")]
+    assert run(["export", "resnet10", "--random-init", "--to", "hub", *shared]) == 0
     assert run(["pack", str(folder / "photos"), str(folder / "shards"), "--workers", "0"]) == 0
     return folder
 
@@ -154,8 +156,9 @@ def smaller(words: list[str], out: Path) -> list[str]:
         flags |= {"--image-size": "16"}
     if name == "import":
         flags = {"--out": str(out / "imported")}
-    if name == "export" and "torchvision" in words:  # a width that torchvision has not
-        words = ["torch-export" if word == "torchvision" else word for word in words]
+    if name == "export":  # a width that torchvision and timm do not have
+        lacking = {"torchvision", "hub"}
+        words = ["torch-export" if word in lacking else word for word in words]
     return replaced(words, flags)
 
 

@@ -194,7 +194,7 @@ def test_onnx_has_the_same_features_and_map_for_any_batch_size(
 def test_unsupported_exports_are_one_message(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for to in ("torchvision", "timm", "detectron2", "mmseg"):
+    for to in ("torchvision", "timm", "hub", "detectron2", "mmseg"):
         assert run(["export", str(trained), "--to", to]) == 2
         message = capsys.readouterr().err
         assert "not a small stem" in message and "use --to onnx or torch-export" in message

@@ -29,6 +29,9 @@ def paste(printed: str, **given: Any) -> dict[str, Any]:
         ("resnet10", "onnx", 32),
         ("timm/vit_tiny_patch16_224", "timm", 32),
         ("timm/convnext_atto", "timm", 64),
+        ("resnet10", "hub", 64),
+        ("timm/vit_tiny_patch16_224", "hub", 32),
+        ("timm/convnext_atto", "hub", 64),
         ("timm/vit_tiny_patch16_224", "torch-export", 32),
     ],
 )
@@ -61,7 +64,7 @@ def test_other_libraries_can_build_the_exports_of(name: str) -> None:
             theirs = timm.create_model(name, num_classes=0).state_dict()
             assert ours == {n: v.shape for n, v in theirs.items()}
     allowed = exports_of(name, "imagenet", 64)
-    assert {"torchvision", "timm", "onnx", "torch-export"} <= set(allowed)
+    assert {"torchvision", "timm", "hub", "onnx", "torch-export"} <= set(allowed)
     assert ("detectron2" in allowed) == (name != "resnet10")
     assert ("mmseg" in allowed) == (name != "resnet10" and not name.startswith("wide"))
     assert exports_of(name, "medium", 64) == exports_of(name, "imagenet", 32)

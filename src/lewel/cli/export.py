@@ -25,7 +25,8 @@ def export(
         done = task.export(run, config, out)
     say(
         plain_console(),
-        f"wrote {' and '.join(map(str, done.files))}: {done.compared}",
+        f"wrote {', '.join(map(str, done.files))}: {done.compared}",
+        *done.notes,
         "load it:",
         *(f"  {line}" for line in done.loading),
     )

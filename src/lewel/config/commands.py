@@ -7,6 +7,7 @@ from pydantic import Field
 
 from lewel.config.settings import Seed, Settings
 
+Format = Literal["torchvision", "timm", "hub", "detectron2", "mmseg", "onnx", "torch-export"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 Architecture = Annotated[str | None, Parameter(alias="--network")]
 RandomInit = Annotated[bool, Parameter(alias="--random-init", negative=())]
@@ -31,8 +32,9 @@ class EmbedConfig(Settings):
 class ExportConfig(Settings):
     """A backbone for another project."""
 
-    to: Literal["torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export"] = Field(
-        description="Project or format; detectron2 and mmseg get a config beside the weights."
+    to: Format = Field(
+        description="Project or format; hub: a folder with weights, config and model card; "
+        "detectron2 and mmseg get a config beside the weights."
     )
     backbone: str | None = Field(
         None, description="Architecture of a third-party checkpoint that is no ResNet: timm/NAME."

@@ -147,7 +147,7 @@ def grid_tokens(features: Tensor) -> Tensor:
     return features.flatten(2).transpose(1, 2)
 
 
-FORMATS = ("torchvision", "timm", "detectron2", "mmseg", "onnx", "torch-export")
+FORMATS = ("torchvision", "timm", "hub", "detectron2", "mmseg", "onnx", "torch-export")
 GRAPHS = ("onnx", "torch-export")  # contain the network itself, so any will do
 
 
@@ -160,6 +160,7 @@ def obstacle(to: str, name: str, stem: Stem, width: int) -> str | None:
     """Why another project cannot build a backbone; None where it can."""
     if to in GRAPHS:
         return None
+    to = "timm" if to == "hub" else to  # which builds the models of hubs
     if name.startswith("timm/"):
         return None if to == "timm" else f"{to} has no {name}"
     if stem != "imagenet":

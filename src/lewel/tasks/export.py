@@ -1,7 +1,9 @@
 """`lewel export`: a backbone in another project's format, loaded back and compared."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from pprint import pformat
 from typing import Any, NamedTuple
@@ -28,14 +30,17 @@ from lewel.interop.graphs import (
     write_onnx,
     write_program,
 )
+from lewel.interop.hub import CONFIG, WEIGHTS, hub_config, timm_model
 from lewel.interop.lookup import folder_for
 from lewel.interop.weights import read_weights
-from lewel.nn.backbone import RESNETS, build_timm_with_settings, exports_of, obstacle
+from lewel.nn.backbone import RESNETS, exports_of, obstacle
+from lewel.tasks.model_card import known_digest, make_card, write_card
 from lewel.train.run_folder import write_weights
 
 ENDINGS = {
     "torchvision": ".pth",
     "timm": ".safetensors",
+    "hub": ".safetensors",
     "detectron2": ".pth",
     "mmseg": ".pth",
     "onnx": ".onnx",
@@ -51,16 +56,18 @@ class Exported(NamedTuple):
     files: tuple[Path, ...]
     compared: str
     loading: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
 class Work:
     """A network in eval mode and the file to write."""
 
+    what: str
     net: nn.Module
     network: Network
     path: Path
-    opset: int
+    config: ExportConfig
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: value.contiguous() for name, value in self.net.state_dict().items()}
@@ -78,7 +85,10 @@ def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported
     if config.to == "onnx":
         need_onnx()
     path = _target(what, config.to, out)
-    for file in (path, *(path.with_suffix(ending) for ending in BESIDE.get(config.to, ()))):
+    beside = [path.with_suffix(ending) for ending in BESIDE.get(config.to, ())]
+    if config.to == "hub":
+        beside.append(path.with_name(CONFIG))
+    for file in (path, *beside):
         refuse_foreign(file, "export", config.overwrite)
     net = plain(open_backbone(what, network, partial=config.partial, random_init=config.untrained))
     for parameter in net.parameters():
@@ -88,7 +98,7 @@ def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported
     except OSError as error:
         raise UserError(f"--out {path.parent} cannot be written: {error.strerror}.") from None
     with torch.no_grad():
-        return WRITERS[config.to](Work(net, network, path, config.opset))
+        return WRITERS[config.to](Work(what, net, network, path, config))
 
 
 def _refuse_impossible(what: str, to: str, network: Network) -> None:
@@ -105,6 +115,8 @@ def _target(what: str, to: str, out: Path | None) -> Path:
     """The file to write: --out if it is a file, else in the folder --out or the run folder."""
     ending = ENDINGS[to]
     folder = folder_for(what) / "export" if out is None else out
+    if to == "hub":
+        return (folder if out is not None else folder / to) / WEIGHTS
     if out is not None and out.suffix and not out.is_dir():
         if out.suffix != ending:
             raise UserError(f"--out {out} ends in {out.suffix!r}: expected {ending}, or a folder.")
@@ -136,17 +148,12 @@ def _to_torchvision(work: Work) -> Exported:
 def _to_timm(work: Work) -> Exported:
     import timm
 
-    name, path = work.network.name, work.path
+    path, (name, settings) = work.path, timm_model(work.network)
     write_weights(path, work.net, {"writer": mark("export")})
-    pooled = False
-    settings: dict[str, Any] = {}
-    if name.startswith("timm/"):
-        name = name.removeprefix("timm/")
-        _, extra = build_timm_with_settings(name, work.network.image_size)
+    pooled = work.network.name.startswith("timm/")
+    if pooled:
         # Pooling is set afterwards: timm would rename the norm of some networks for it.
-        settings, pooled = {"global_pool": "", **extra}, True
-    elif name == "resnet10":
-        name, settings = "resnet18", {"layers": (1, 1, 1, 1)}
+        settings = {"global_pool": "", **settings}
     net: Any = timm.create_model(name, num_classes=0, checkpoint_path=str(path), **settings)
     if pooled:
         net.reset_classifier(0, "avg")
@@ -159,6 +166,38 @@ def _to_timm(work: Work) -> Exported:
         *(('net.reset_classifier(0, "avg")',) if pooled else ()),
     )
     return Exported((path,), f"timm's own network gives the features {difference}", loading)
+
+
+def _to_hub(work: Work) -> Exported:
+    import timm
+
+    path, folder = work.path, work.path.parent
+    known = known_digest(folder)
+    images = work.images()
+    expected = work.net(images)
+    made = make_card(work.what, work.network, expected.shape[1], work.config.untrained)
+    about = {"version": version("lewel"), "card": made.digest, "writer": mark("export")}
+    text = json.dumps(hub_config(work.network, expected.shape[1], about), indent=2) + "\n"
+    config, source = folder / CONFIG, f"local-dir:{folder}"
+    write_weights(path, work.net, {"writer": mark("export")})
+    write_marked(config, "export", lambda aside: aside.write_text(text, encoding="utf-8"))
+    try:
+        net: Any = timm.create_model(source, pretrained=True)
+        difference = _compare(work, [net.eval()(images)], [expected], 1e-5)
+    except RunError:
+        config.unlink()
+        raise
+    except (RuntimeError, TypeError):  # of timm
+        for file in (path, config):
+            file.unlink()
+        raise UserError(
+            f"{work.what} cannot be exported to hub (timm builds {work.network.name} with other "
+            "tensors when it pools): use --to timm."
+        ) from None
+    files, notes = write_card(made, folder, known)
+    loading = ("import timm", f"net = timm.create_model({source!r}, pretrained=True)")
+    compared = f"timm's own network gives the features {difference}"
+    return Exported((path, config, *files), compared, loading, notes)
 
 
 def _to_detectron2(work: Work) -> Exported:
@@ -203,7 +242,7 @@ def _to_mmseg(work: Work) -> Exported:
 
 
 def _to_onnx(work: Work) -> Exported:
-    write_onnx(work.path, work.net, work.images(), work.opset)
+    write_onnx(work.path, work.net, work.images(), work.config.opset)
     difference = _compare_graph(work, onnx_features)
     loading = (
         "import onnxruntime",
@@ -257,6 +296,7 @@ def _compare_tensors(work: Work, found: dict[str, Tensor], expected: dict[str, T
 WRITERS: dict[str, Callable[[Work], Exported]] = {
     "torchvision": _to_torchvision,
     "timm": _to_timm,
+    "hub": _to_hub,
     "detectron2": _to_detectron2,
     "mmseg": _to_mmseg,
     "onnx": _to_onnx,
