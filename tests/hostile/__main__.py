@@ -66,7 +66,8 @@ def build(folder: Path) -> None:
 
 
 def show(one: Case, verdict: Verdict) -> None:
-    print(f"{verdict.kind} in {one.family} ({one.why}): {verdict.what or 'right'}")
+    took = f"{verdict.seconds:.1f} s"
+    print(f"{verdict.kind} in {one.family} ({one.why}, {took}): {verdict.what or 'as it should'}")
     print(f"    {one.line()}\n    {verdict.first}", flush=True)
 
 
@@ -83,4 +84,6 @@ def summary(found: list[tuple[Case, Verdict]], planned: int, seconds: float) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # extensions print warnings where they are torn down

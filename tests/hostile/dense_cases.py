@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from tests.hostile.case import Case, bring, case
-from tests.hostile.world import DETECTED, EVALUATED, SEGMENTED
+from tests.hostile.world import DETECTED, SEGMENTED
 
 SEGMENT = f"segment {{run}} --data {{masks}} --out new {SEGMENTED}"
 DETECT = f"detect {{run}} --data {{coco}} --out new {DETECTED}"
@@ -93,11 +93,6 @@ def cases() -> list[Case]:
             f"{DETECT} --save-predictions --arch fpn",
             "predictions for others",
             check=coco_results,
-        ),
-        case(
-            "runs",
-            f"embed timm/test_resnet {{plain}} --out new.npz --image-size 32 {EVALUATED}",
-            "a name",
         ),
         case("refused", f"{SEGMENT} --iterations 0", "no steps"),
         case("refused", f"{SEGMENT} --min-lr 1", "a last learning rate above the first"),

@@ -16,16 +16,24 @@ from tests.hostile.world import EVALUATED, LEWEL, SEGMENTED, TRAINED, labelled, 
 Change = Callable[[dict[str, torch.Tensor]], None]
 
 
+def _first(tensors: dict[str, torch.Tensor]) -> str:
+    """The first tensor of weights, not of counters."""
+    return next(n for n, value in tensors.items() if value.is_floating_point() and value.ndim > 1)
+
+
 def filled(value: float) -> Change:
-    return lambda tensors: next(iter(tensors.values())).fill_(value) and None
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[_first(tensors)].fill_(value)
+
+    return change
 
 
 def _one_nan(tensors: dict[str, torch.Tensor]) -> None:
-    next(iter(tensors.values())).view(-1)[3] = float("nan")
+    tensors[_first(tensors)].view(-1)[3] = float("nan")
 
 
 def _integers(tensors: dict[str, torch.Tensor]) -> None:
-    name = next(iter(tensors))
+    name = _first(tensors)
     tensors[name] = (100 * tensors[name]).to(torch.int32)
 
 

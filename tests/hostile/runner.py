@@ -1,5 +1,6 @@
 """Runs cases, each in a fork of one interpreter that has imported torch and lewel."""
 
+import gc
 import json
 import os
 import resource
@@ -37,6 +38,8 @@ def import_everything() -> None:
                 import_module(f"lewel.tasks.{module}")
     for module in ("timm", "faster_coco_eval", "matplotlib.pyplot", "lewel.api"):
         import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
 
 
 def run_cases(
@@ -59,10 +62,11 @@ def _next_verdict(running: dict[int, tuple[Case, Path]]) -> tuple[Case, Verdict]
     pid, status = os.waitpid(-1, 0)
     one, place = running.pop(pid)
     file = place.with_suffix(".json")
-    if not file.exists():
-        raise RuntimeError(f"{one.line()}: its supervisor ended with {status}")
-    verdict = Verdict(**json.loads(file.read_text()))
-    file.unlink()
+    if file.exists():
+        verdict = Verdict(**json.loads(file.read_text()))
+        file.unlink()
+    else:
+        verdict = Verdict("other", f"the case itself failed ({status})", "see above")
     shutil.rmtree(place, ignore_errors=True)
     return one, verdict
 
@@ -119,6 +123,9 @@ def _command(one: Case, place: Path, streams: list[Path]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout, sys.stderr = (os.fdopen(n, "w", encoding="utf-8") for n in (1, 2))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores these
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     os.chdir(place)
     if one.nobody and os.getuid() == 0:
         os.setuid(NOBODY)
