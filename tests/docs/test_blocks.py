@@ -32,6 +32,7 @@ CANNOT = {  # a pattern of commands -> why they cannot run here
     r"lewel .*--devices 8": "needs eight GPUs",
     r"lewel .*\b(imagenet|VOCdevkit\S*|coco/)": "needs ImageNet, Pascal VOC or COCO",
     r"lewel .*\bresnet18 --data": "downloads weights",
+    r"\.venv/bin/python -m tests\.hostile": "minutes; tests/hostile/test_hostile.py runs a part",
     r"lewel bench": "minutes; tests/bench runs it",
     r"lewel reproduce": "minutes to days; tests/tasks/test_reproduce.py runs it",
     r"lewel watch": "serves until Ctrl-C; tests/tasks/test_watch.py runs it",

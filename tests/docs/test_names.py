@@ -16,12 +16,13 @@ from tests.docs.pages import PAGES, ROOT
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 CODE = {page: re.findall(r"`([^`\n]+)`", text) for page, text in TEXTS.items()}
 NAMED = sorted({word for words in CODE.values() for word in words})
-OTHERS_FLAGS = {  # of every command, torchrun, srun, mypy and zensical
+OTHERS_FLAGS = {  # of every command, torchrun, srun, mypy, zensical and tests.hostile
     "--help",
     "--signals-to-handle",
     "--kill-on-bad-exit",
     "--signal",
     "--strict",
+    "--folder",
 }
 NOT_OUR_WORDS = (
     r"judg(e|es|ed|ing)\b|goes on\b|by heart|is told|whole or not there|\brivals?\b|\bspread\b|"

@@ -36,7 +36,6 @@ REFUSED = (
     "import lewel; lewel.knn('{run}', data='nowhere')",
     "import lewel; lewel.knn('{run}', data='{photos}', neighbours=[0])",
     "import lewel; lewel.knn('{run}', data='{photos}', nothing=3)",
-    "import lewel; lewel.knn('{run}', data=3)",
     "import lewel; lewel.maps('{run}', ['nowhere.jpg'])",
     "import lewel; lewel.report('nowhere')",
     "import lewel; lewel.export('{run}', to='nothing')",

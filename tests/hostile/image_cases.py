@@ -53,12 +53,12 @@ def bomb(path: Path, side: int = 60_000) -> None:
 
 
 def _deep(folder: Path) -> None:
-    Image.fromarray(np.full((40, 48), 40_000, np.uint16)).save(folder / "deep.png")
+    Image.fromarray(np.full((40, 48), 40_000, np.uint16)).save(folder / "000-deep.png")
 
 
 def _moving(folder: Path) -> None:
     frames = [picture(number).convert("P") for number in range(3)]
-    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    frames[0].save(folder / "000-moving.gif", save_all=True, append_images=frames[1:])
 
 
 def _loop(folder: Path) -> None:
@@ -67,9 +67,9 @@ def _loop(folder: Path) -> None:
 
 
 def _broken(folder: Path) -> None:
-    (folder / "gone.jpg").symlink_to("nowhere.jpg")
-    os.mkfifo(folder / "pipe.jpg")
-    (folder / "folder.jpg").mkdir()
+    (folder / "000-gone.jpg").symlink_to("nowhere.jpg")
+    os.mkfifo(folder / "000-pipe.jpg")
+    (folder / "000-folder.jpg").mkdir()
 
 
 def _nested(folder: Path) -> None:
@@ -79,31 +79,31 @@ def _nested(folder: Path) -> None:
 # Odd, but an image or no image: it is read, or it is left out.
 READ: dict[str, Callable[[Path], object]] = {
     "16-bit": _deep,
-    "one pixel": lambda f: picture(1, 1, 1).save(f / "pixel.png"),
-    "one row": lambda f: picture(1, 3000, 1).save(f / "row.png"),
-    "CMYK": lambda f: picture(1).convert("CMYK").save(f / "cmyk.jpg"),
+    "one pixel": lambda f: picture(1, 1, 1).save(f / "000-pixel.png"),
+    "one row": lambda f: picture(1, 3000, 1).save(f / "000-row.png"),
+    "CMYK": lambda f: picture(1).convert("CMYK").save(f / "000-cmyk.jpg"),
     "a palette with transparency": lambda f: (
-        picture(1).convert("P").save(f / "palette.png", transparency=0)
+        picture(1).convert("P").save(f / "000-palette.png", transparency=0)
     ),
-    "grey with alpha": lambda f: picture(1).convert("LA").save(f / "la.png"),
-    "one bit": lambda f: picture(1).convert("1").save(f / "bit.png"),
-    "floating-point": lambda f: picture(1).convert("F").save(f / "float.tif"),
+    "grey with alpha": lambda f: picture(1).convert("LA").save(f / "000-la.png"),
+    "one bit": lambda f: picture(1).convert("1").save(f / "000-bit.png"),
+    "floating-point": lambda f: picture(1).convert("F").save(f / "000-float.tif"),
     "an animated GIF": _moving,
     "links in a circle": _loop,
     "broken links, pipes and folders": _broken,
     "26 folders deep": _nested,
-    "a capital ending": lambda f: picture(1).save(f / "CAPITAL.JPG"),
-    "another ending than its format": lambda f: picture(1).save(f / "png.jpg", format="PNG"),
+    "a capital ending": lambda f: picture(1).save(f / "000-CAPITAL.JPG"),
+    "another ending than its format": lambda f: picture(1).save(f / "000-png.jpg", format="PNG"),
     "a hidden file": lambda f: (f / ".hidden.jpg").write_bytes(b"no picture"),
     "a text beside": lambda f: (f / "readme.txt").write_text("no picture"),
 }
 # One corrupt image among good ones: named, and not more than that.
 CORRUPT: dict[str, Callable[[Path], object]] = {
-    "an empty file": lambda f: (f / "bad.jpg").write_bytes(b""),
-    "a page of HTML": lambda f: (f / "bad.jpg").write_text("<html>404 Not Found</html>"),
-    "half a JPEG": lambda f: (f / "bad.jpg").write_bytes((f / "000.jpg").read_bytes()[:500]),
-    "a decompression bomb": lambda f: bomb(f / "bad.png"),
-    "random bytes": lambda f: (f / "bad.jpg").write_bytes(os.urandom(2000)),
+    "an empty file": lambda f: (f / "000-bad.jpg").write_bytes(b""),
+    "a page of HTML": lambda f: (f / "000-bad.jpg").write_text("<html>404 Not Found</html>"),
+    "half a JPEG": lambda f: (f / "000-bad.jpg").write_bytes((f / "000.jpg").read_bytes()[:500]),
+    "a decompression bomb": lambda f: bomb(f / "000-bad.png"),
+    "random bytes": lambda f: (f / "000-bad.jpg").write_bytes(os.urandom(2000)),
 }
 NAMES = (
     "with space",
@@ -178,7 +178,8 @@ def cases() -> list[Case]:
     ]
     for why, write in CORRUPT.items():
         for line in ALL:
-            right: Right = "warns" if line in (PRETRAIN, PACK) else "stops"
+            # Of few images one is more than the corrupt fraction that a run allows.
+            right: Right = {PRETRAIN: "clear", PACK: "warns"}.get(line, "stops")  # type: ignore[assignment]
             found.append(case(right, line, why, prepare=beside(write), says="corrupt"))
     for line in (*ALL, WHERE):
         found += [

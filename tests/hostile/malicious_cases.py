@@ -150,7 +150,7 @@ def cases() -> list[Case]:
             case("refused", line, "objects in the samples of a pack", prepare=_objects)
             for line in (f"pretrain {{pack}} --out new {LEWEL}", "pack --check {pack}")
         ),
-        case("refused", "pack --check {pack}", "a member that leads out", prepare=_tar),
+        case("stops", "pack --check {pack}", "a member that leads out", prepare=_tar),
         case(
             "stops",
             f"pretrain {{pack}} --out new {LEWEL} --epochs 1",
@@ -170,7 +170,7 @@ def cases() -> list[Case]:
             prepare=_cifar,
         ),
         case(
-            "warns",
+            "clear",
             f"pretrain given --out new {LEWEL} --epochs 1",
             "PostScript as an image",
             prepare=_eps,

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.hostile.case import Case, bring, case
-from tests.hostile.run_folder_cases import NEEDS
+from tests.hostile.run_folder_cases import EMBED, KNN, MAPS, NEEDS, WHERE
 from tests.hostile.world import EVALUATED, LEWEL, SEGMENTED, TRAINED, labelled, picture
 
 Change = Callable[[dict[str, torch.Tensor]], None]
@@ -46,7 +46,6 @@ WEIGHTS: dict[str, Change] = {
     "one weight of nan": _one_nan,
     "weights of inf": filled(float("inf")),
     "integer convolution weights": _integers,
-    "a negative variance": _negative_variance,
 }
 
 
@@ -115,7 +114,7 @@ def cases() -> list[Case]:
         for line in NEEDS["backbone.safetensors"]:
             found.append(case("refused", line, why, prepare=in_run(change)))
         for line in NEEDS["heads.safetensors"]:
-            if "variance" not in why and "integer" not in why:
+            if "integer" not in why:
                 prepare = in_run(change, "heads.safetensors")
                 found.append(case("refused", line, f"{why} in the head", prepare=prepare))
         for line in (
@@ -126,6 +125,9 @@ def cases() -> list[Case]:
             f"pretrain {{plain}} --out new {LEWEL} --epochs 1 --init {{foreign.pth}}",
         ):
             found.append(case("refused", line, f"{why} in a file", prepare=in_file(change)))
+    for line in (KNN, EMBED, MAPS, WHERE):
+        prepare = in_run(_negative_variance)
+        found.append(case("stops", line, "features that are not finite", prepare=prepare))
     segment = f"segment {{run}} --data {{masks}} --out new {SEGMENTED}"
     found += [
         case("refused", segment, "masks without a known pixel", prepare=masks_of(255)),

@@ -19,7 +19,7 @@ import torch
 
 from lewel.cli.main import GROUPS, run
 from tests.hostile.case import WORLD, Case, bring
-from tests.hostile.verdict import HUNG, Verdict, judge, snapshot
+from tests.hostile.verdict import HUNG, Verdict, snapshot, verdict_of
 
 MEMORY = 8 << 30  # bytes of address space for a case: sizes that are too large end quickly
 PATIENCE = 90.0  # seconds for a case
@@ -90,7 +90,7 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _supervise(one: Case, place: Path) -> int:
-    """Prepare a case, run its command in another fork, and judge it."""
+    """Prepare a case, run its command in another fork, and compare it."""
     begun = time.monotonic()
     place.mkdir()
     for word in one.words:
@@ -109,7 +109,7 @@ def _supervise(one: Case, place: Path) -> int:
     out, err = (path.read_text(errors="replace") for path in streams)
     for path in streams:
         path.unlink()
-    verdict = judge(one, place, code, out, err, before, snapshot(place))
+    verdict = verdict_of(one, place, code, out, err, before, snapshot(place))
     found = {**asdict(verdict), "seconds": time.monotonic() - begun}
     place.with_suffix(".json").write_text(json.dumps(found))
     return 0

@@ -1,4 +1,4 @@
-"""The judge of the campaign, and a part of the campaign itself."""
+"""The verdict_of of the campaign, and a part of the campaign itself."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.hostile.case import Case, case
 from tests.hostile.families import FAMILIES, all_cases, interleaved, quick
-from tests.hostile.verdict import HUNG, judge
+from tests.hostile.verdict import HUNG, verdict_of
 
 TRACE = 'Traceback (most recent call last):\n  File "x"\nValueError: no\n'
 SENTENCE = "given does not exist: expected a folder.\n"
@@ -47,18 +47,18 @@ def wrong(place: Path, said: str) -> str:
         (case("signal", "x", "", signal=1, says="resume"), -1, "", "", "other"),
     ],
 )
-def test_the_judge_knows_what_is_right(
+def test_the_verdict_knows_what_is_right(
     right: Case, code: int, out: str, err: str, expected: str, tmp_path: Path
 ) -> None:
-    assert judge(right, tmp_path, code, out, err, {}, {}).kind == expected
+    assert verdict_of(right, tmp_path, code, out, err, {}, {}).kind == expected
 
 
 def test_a_refusal_that_leaves_files_and_code_that_ran_are_noticed(tmp_path: Path) -> None:
     refused = case("refused", "x", "")
-    left = judge(refused, tmp_path, 2, "", SENTENCE, {"a": "1"}, {"a": "1", "new": "folder"})
-    changed = judge(refused, tmp_path, 2, "", SENTENCE, {"a": "1"}, {"a": "2"})
+    left = verdict_of(refused, tmp_path, 2, "", SENTENCE, {"a": "1"}, {"a": "1", "new": "folder"})
+    changed = verdict_of(refused, tmp_path, 2, "", SENTENCE, {"a": "1"}, {"a": "2"})
     assert (left.kind, changed.kind) == ("other", "other") and "new" in left.what
-    ran = judge(refused, tmp_path, 2, "", SENTENCE, {}, {"run/owned": "1"})
+    ran = verdict_of(refused, tmp_path, 2, "", SENTENCE, {}, {"run/owned": "1"})
     assert ran.kind == "silent"
 
 

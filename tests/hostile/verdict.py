@@ -46,7 +46,7 @@ def snapshot(place: Path) -> Snapshot:
     return found
 
 
-def judge(
+def verdict_of(
     case: Case, place: Path, code: int, out: str, err: str, before: Snapshot, after: Snapshot
 ) -> Verdict:
     """Compare what a command did with what is right."""
@@ -76,6 +76,8 @@ def _compare(
     if case.right == "signal":
         return _signalled(case, place, code, said)
     if case.right == "clear":
+        if case.says and not re.search(case.says, said):
+            return f"exit {code} without {case.says!r} in its output"
         return None if code in (0, 1, 2) else f"exit {code}"
     if code == 0:
         return _ran(case, place, said)
