@@ -78,7 +78,6 @@ INDEXES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fewer classes than labels": lambda c: c.update(classes=["cat"]),
     "a shard of an unknown key": lambda c: c["shards"]["train"][0].update(more=1),
     "a shard that does not exist": lambda c: c["shards"]["train"][0].update(file="none.tar"),
-    "a name that is a list": lambda c: c.update(name=[]),
 }
 SAMPLE_CHANGES: dict[str, Callable[[dict[str, np.ndarray]], Any]] = {
     "labels above the classes": lambda a: a.update({"train/labels": a["train/labels"] + 100}),
@@ -107,9 +106,14 @@ def cases() -> list[Case]:
             found.append(case("runs", REPAIR, f"{file} {why}, repaired", prepare=prepare))
     for why, change in INDEXES.items():
         found += [
-            case("refused", line, f"an index with {why}", prepare=index(change))
+            case(
+                "stops" if "not exist" in why else "refused",
+                line,
+                f"an index with {why}",
+                prepare=index(change),
+            )
             for line in (CHECK, TRAIN, KNN)
-            if why != "fewer classes than labels" or line != CHECK
+            if why != "fewer classes than labels" or line == KNN
         ]
     for why, change in SAMPLE_CHANGES.items():
         found += [
