@@ -46,7 +46,8 @@ def tiny_command(out: Path, *flags: str, data: str = "scenes") -> list[str]:
     method = flags[flags.index("--method") + 1] if "--method" in flags else "lewel_b"
     chosen = tiny_flags(method)
     defaults = [word for pair in chosen.items() if pair[0] not in flags for word in pair]
-    return ["pretrain", data, "--out", str(out), *defaults, *flags]
+    recipe = [] if "--recipe" in flags else ["--recipe", "paper"]
+    return ["pretrain", data, "--out", str(out), *recipe, *defaults, *flags]
 
 
 def tiny_run(out: Path, *flags: str, data: str = "scenes") -> int:

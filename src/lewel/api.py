@@ -16,7 +16,6 @@ from lewel.config.commands import (
     MapsConfig,
     PackConfig,
 )
-from lewel.config.configure import configure
 from lewel.config.evaluate import (
     DetectConfig,
     EvaluateConfig,
@@ -33,6 +32,7 @@ from lewel.errors import UserError
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.lookup import read_card, weights_file
 from lewel.progress import plain_console
+from lewel.tasks import auto as auto_task
 from lewel.tasks import detect as detect_task
 from lewel.tasks import embed as embed_task
 from lewel.tasks import export as export_task
@@ -69,6 +69,7 @@ def pretrain(
     data: Maybe = None,
     *,
     recipe: Maybe = None,
+    budget: str | None = None,
     out: Maybe = None,
     console: Console | None = None,
     **settings: Any,
@@ -76,11 +77,12 @@ def pretrain(
     """Pre-train a backbone on unlabelled images, or resume where an earlier call stopped.
 
     `data` is a folder, a list file, a data set's name, `scenes`, or packed data by its folder or
-    URL; `recipe` a shipped name or a YAML file; every other setting is a keyword
+    URL; `recipe` a shipped name, `paper` or a YAML file (without one, settings are chosen for the
+    images, the machine and the `budget`, such as "30m"); every other setting is a keyword
     (`epochs=20, optim={"lr": 0.3}`). The result can be used as the path of the run folder.
     """
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
-    config = configure(_name(data), _name(recipe), settings)
+    config = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget).config
     return pretrain_task.pretrain(config, _path(out), console or plain_console())
 
 

@@ -203,6 +203,7 @@ def test_from_python(tmp_path: Path) -> None:
     assert "--width" in words
     out = lewel.pretrain(
         "scenes",
+        recipe="paper",
         method="byol",
         out=tmp_path / "run",
         backbone="resnet10",

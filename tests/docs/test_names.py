@@ -84,7 +84,7 @@ def test_files_and_tests_exist() -> None:
 
 
 def test_flags_and_recipes_exist() -> None:
-    known, recipes = set(flags()) | OTHERS_FLAGS, {*list_recipes(), *list_recipes("eval")}
+    known, recipes = set(flags()) | OTHERS_FLAGS, {*list_recipes(), *list_recipes("eval"), "paper"}
     strange = []
     for page, words in CODE.items():
         for word in words:

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lewel.cli.output import program, say
+from lewel.cli.output import program, say, wide
 from lewel.cli.parameters import All, Flag
 from lewel.config.pretrain import PretrainConfig
 from lewel.progress import plain_console
 
 if TYPE_CHECKING:
+    from lewel.config.auto import Choices
     from lewel.tasks.outcome import Pretrained
 
 
@@ -17,6 +18,7 @@ def pretrain(
     /,
     *,
     recipe: str | None = None,
+    budget: str | None = None,
     out: Path | None = None,
     dry_run: Flag = False,
     config: Annotated[PretrainConfig, All] = PretrainConfig(),  # noqa: B008
@@ -30,22 +32,47 @@ def pretrain(
         (cifar10, stl10, food101, imagenet, ...), `scenes`, or packed data (`lewel pack`), also by
         its URL.
     recipe
-        A recipe by name (`lewel recipes`) or a YAML file; flags override it.
+        A recipe by name (`lewel recipes`), `paper`, or a YAML file; flags override it. Without one,
+        settings are chosen for the images and the machine.
+    budget
+        Time for all of it, such as 30m, 8h or 2d: decides network and epochs.
     out
         The run folder; by default runs/DATA-METHOD.
     dry_run
         Show the resolved settings, memory and time, and stop.
     """
-    from lewel.config.configure import configure
+    from lewel.tasks import auto
     from lewel.tasks import pretrain as task
 
-    resolved = configure(data, recipe, config.model_dump(exclude_unset=True))
+    given = config.model_dump(exclude_unset=True)
+    found = auto.settings(data, recipe, given, out, budget)
+    resolved = found.config
+    if found.choices is not None:
+        show_choices(found.choices)
     if dry_run:
         show_plan(resolved)
         return
     console = plain_console()
     done = task.pretrain(resolved, out, console)
     say(console, *summary(done, resolved))
+
+
+def show_choices(choices: "Choices") -> None:
+    """What was chosen, why, and the flag that changes it."""
+    from rich.table import Table
+
+    from lewel.config.auto import warnings
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("setting", "value", "because", "change it by"):
+        table.add_column(column, overflow="fold")
+    for choice in choices.made.values():
+        flag = "--" + choice.key.replace("_", "-")
+        name = choice.key.replace("_", " ").replace(".", ": ")
+        table.add_row(name, str(choice.value), choice.because, flag)
+    console = plain_console()
+    wide(console, 120).print(table)
+    say(console, *warnings(choices))
 
 
 def show_plan(config: PretrainConfig) -> None:
@@ -73,6 +100,11 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
         lines.append(
             f"k-NN accuracy {done.knn_before:.1%} before, {done.knn:.1%} after ({done.steps} steps)"
         )
+        if done.knn_before is not None and done.knn <= done.knn_before:
+            lines.append(
+                "k-NN did not rise: train for longer, on more images, or with another --method; "
+                f"`{lewel} report {folder}` shows loss and embedding std."
+            )
     corrupt = folder / "corrupt_images.jsonl"
     if corrupt.exists():
         many = len(corrupt.read_text(encoding="utf-8").splitlines())

@@ -16,6 +16,7 @@ from lewel.errors import UserError
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn_probe import KnnProbe
 from lewel.interop.backbones import build_backbone, size_explained
+from lewel.interop.published import fetch, find_published
 from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
 from lewel.methods.registry import find_method
@@ -40,8 +41,9 @@ def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
 
 
 def load_initial(method: Method, weights: str) -> None:
-    """Give student and teacher the backbone of a file."""
-    load_weights(method.student.backbone.net, weights)
+    """Give student and teacher the backbone of a file, or published weights."""
+    file = fetch(weights) if find_published(weights) else weights
+    load_weights(method.student.backbone.net, file)
     teacher = getattr(method, "teacher", None)
     if teacher is not None:
         teacher.network.backbone.load_state_dict(method.student.backbone.state_dict())

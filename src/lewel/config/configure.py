@@ -14,15 +14,25 @@ from lewel.config.pretrain import PretrainConfig, resolve
 from lewel.config.recipes import default_recipe, read_recipe
 from lewel.data.sources.named import NAMES
 from lewel.errors import UserError
+from lewel.interop.published import find_published
 from lewel.methods.registry import find_method, method_names
 
 
-def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -> PretrainConfig:
-    """The checked configuration of a run, its data path made absolute."""
+def configure(
+    data: str | None, recipe: str | dict[str, Any] | None, overrides: dict[str, Any]
+) -> PretrainConfig:
+    """The checked configuration of a run, its data path made absolute.
+
+    A recipe is a name, a file, or settings; `paper` and None are the paper's for the method.
+    """
     name = str(overrides.get("method", "lewel_b"))
     known = name in method_names()  # another is refused below, with the names of these
-    given = read_recipe(recipe) if recipe else default_recipe(name) if known else {}
-    if known and not recipe and "head" not in given:  # no shipped recipe: the constructor's sizes
+    if recipe is None or recipe == "paper":
+        given = default_recipe(name) if known else {}
+    else:
+        given = read_recipe(recipe) if isinstance(recipe, str) else recipe
+    shipped = isinstance(recipe, str) and recipe != "paper"
+    if known and not shipped and "head" not in given:  # the constructor's sizes
         given = {**constructor_defaults(find_method(name)), **given}
     if data is not None:
         overrides = {**overrides, "data": str(data)}
@@ -40,6 +50,6 @@ def configure(data: str | None, recipe: str | None, overrides: dict[str, Any]) -
     if config.data != "scenes" and config.data not in NAMES and path.exists():
         config = config.model_copy(update={"data": str(path.resolve())})
     for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
-        if (value := getattr(config, key)) is not None:
+        if (value := getattr(config, key)) is not None and not find_published(value):
             config = config.model_copy(update={key: str(Path(value).expanduser().resolve())})
     return config

@@ -146,7 +146,9 @@ class PretrainConfig(Settings):
     )
     width: int = Field(64, ge=1, description="Channels of a ResNet's first stage.")
     init: str | None = Field(
-        None, description="Initial weights: a run folder, .safetensors, .pth or .pt."
+        None,
+        description="Initial weights: a run folder, .safetensors, .pth or .pt, or published ones "
+        "by name (torchvision/resnet50, timm/resnet50.a1_in1k).",
     )
     image_size: int = Field(224, ge=16, description="Side of a view in pixels.")
     batch_size: int = Field(512, ge=2, description="Total batch over devices and accumulation.")

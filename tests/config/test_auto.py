@@ -1,0 +1,107 @@
+"""The rules that choose settings: they fit the data, and never choose what can't learn."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lewel.config.auto import Facts, choose, steps_of, warnings, with_speed
+from lewel.config.configure import configure
+from lewel.errors import UserError
+
+LAPTOP = Facts(images=2_000, side=256, labelled=False, device="cpu", memory=8 * 10**9, cores=4)
+NODE = Facts(
+    images=1_281_167,
+    side=375,
+    labelled=True,
+    device="cuda",
+    memory=32 * 10**9,
+    cores=12,
+    ranks=8,
+    bf16=True,
+)
+
+
+@pytest.mark.parametrize("base", [LAPTOP, NODE, replace(NODE, ranks=1, bf16=False)])
+def test_every_choice_is_a_configuration_that_learns(base: Facts) -> None:
+    sides, images = (20, 100, 4_000), (50, 64, 200, 1_000, 25_000, 300_000, 5_000_000)
+    for facts in (replace(base, images=n, side=side) for n in images for side in sides):
+        made = choose(facts, {})
+        config = configure("scenes", made.nested(), {})
+        share = config.batch_size // facts.ranks
+        assert config.batch_size <= facts.images
+        assert share * facts.ranks == config.batch_size and share >= 2
+        if config.method == "lewel_m":
+            groups = config.contrast.norm_groups
+            assert share % groups == 0 and share >= 2 * groups
+            assert config.contrast.queue <= facts.images
+        assert steps_of(made) >= 2_000
+        assert config.optim.warmup_epochs < config.epochs
+        assert all(choice.because for choice in made.made.values())
+
+
+def test_what_is_given_stays_and_the_rest_follows_it() -> None:
+    given: dict[str, Any] = {"method": "byol", "image_size": 96, "optim": {"lr": 0.01}}
+    made = choose(LAPTOP, given)
+    config = configure("scenes", made.nested(), given)
+    assert (config.method, config.image_size, config.optim.lr) == ("byol", 96, 0.01)
+    assert made.made["method"].because == "given"
+    assert config.stem == "medium"  # follows the image size
+    assert "contrast.queue" not in made.made  # byol has none
+
+
+@pytest.mark.parametrize("images", [0, 1, 49])
+def test_too_few_images_are_refused(images: int) -> None:
+    with pytest.raises(UserError, match=f"There are {images} images, too few to learn from"):
+        choose(replace(LAPTOP, images=images), {})
+
+
+def test_a_budget_decides_epochs_by_the_measured_speed() -> None:
+    facts = replace(LAPTOP, budget=3600.0)
+    assert choose(facts, {})["epochs"] == 1  # before the trial
+    short, long = (choose(with_speed(facts, speed), {}) for speed in (50.0, 200.0))
+    assert short["epochs"] == int(0.85 * 3600 * 50 / 2_000)
+    assert long["epochs"] == int(0.85 * 3600 * 200 / 2_000)
+    fixed = choose(with_speed(facts, 200.0), {"epochs": 3})
+    assert fixed["epochs"] == 3
+
+
+def test_a_budget_below_one_epoch_takes_a_part_of_the_images() -> None:
+    facts = replace(LAPTOP, images=1_000_000, budget=600.0, speed=100.0)
+    made = choose(facts, {})
+    assert (made["epochs"], made["limit"]) == (1, int(0.85 * 600 * 100))
+    assert any("steps are few" in sentence for sentence in warnings(made))
+
+
+def test_more_time_gives_a_larger_network() -> None:
+    widths = [
+        choose(replace(LAPTOP, budget=60.0 * minutes, speed=100.0), {})["width"]
+        for minutes in (10, 60, 600)
+    ]
+    assert widths == sorted(widths) and widths[0] < widths[-1]
+
+
+def test_long_training_is_the_papers() -> None:
+    made = choose(NODE, {})
+    config = configure("scenes", made.nested(), {})
+    assert (config.method, config.backbone, config.image_size) == ("lewel_b", "resnet50", 224)
+    assert (config.optim.name, config.epochs, config.precision) == ("lars", 100, "bf16-mixed")
+
+
+def test_published_weights_decide_the_network() -> None:
+    init: dict[str, str | int] = {"backbone": "resnet50", "stem": "imagenet", "width": 64}
+    made = choose(replace(LAPTOP, init=init), {"init": "torchvision/resnet50"})
+    assert [made[key] for key in ("backbone", "stem", "width", "image_size")] == [
+        "resnet50",
+        "imagenet",
+        64,
+        224,
+    ]
+    assert not any("published" in sentence for sentence in warnings(made))
+    assert any("published" in sentence for sentence in warnings(choose(LAPTOP, {})))
+
+
+def test_a_method_of_another_package_keeps_its_own_settings() -> None:
+    made = choose(LAPTOP, {"method": "toy"})
+    assert made["method"] == "toy"
+    assert not any(key.startswith(("head", "optim", "teacher")) for key in made.made)

@@ -1,0 +1,72 @@
+"""Published weights by name, without a network."""
+
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.models import resnet18
+
+from lewel.config.build import build_method, load_initial
+from lewel.config.configure import configure
+from lewel.errors import UserError
+from lewel.interop.published import fetch, find_published
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "file"),
+    [
+        ("torchvision/resnet50", "resnet50", "resnet50-11ad3fa6.pth"),
+        ("timm/resnet50.a1_in1k", "resnet50", "resnet50.a1_in1k.safetensors"),
+        (
+            "timm/convnext_tiny.fb_in1k",
+            "timm/convnext_tiny",
+            "convnext_tiny.fb_in1k.safetensors",
+        ),
+    ],
+)
+def test_a_name_is_a_network_and_a_file(name: str, backbone: str, file: str) -> None:
+    found = find_published(name)
+    assert found is not None
+    assert (found.settings["backbone"], found.file) == (backbone, file)
+
+
+@pytest.mark.parametrize("name", ["runs/photos", "resnet50.pth", "timm", "./torchvision"])
+def test_other_names_are_paths(name: str) -> None:
+    assert find_published(name) is None
+
+
+def test_offline_the_sentence_names_file_and_place(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        fetch("timm/resnet18.a1_in1k")
+    place = tmp_path / "checkpoints" / "resnet18.a1_in1k.safetensors"
+    assert f"put it at {place}" in str(error.value) and "no route to host" in str(error.value)
+    assert "timm/resnet18.a1_in1k/resolve/main/model.safetensors" in str(error.value)
+    assert not place.exists()
+
+
+def test_a_file_in_its_place_is_loaded_into_student_and_teacher(tmp_path: Path) -> None:
+    weights = resnet18().state_dict()
+    (tmp_path / "checkpoints").mkdir()
+    save_file(
+        {k: v.contiguous() for k, v in weights.items()},
+        tmp_path / "checkpoints" / "resnet18.a1_in1k.safetensors",
+    )
+    given = {"backbone": "resnet18", "image_size": 64, "init": "timm/resnet18.a1_in1k"}
+    config = configure("scenes", "paper", given)
+    assert config.init == "timm/resnet18.a1_in1k"  # by its name, not a path
+    method = build_method(config, 100)
+    load_initial(method, config.init)
+    for network in (method.student, method.teacher.network):  # type: ignore[union-attr]
+        assert torch.equal(network.backbone.net.conv1.weight, weights["conv1.weight"])

@@ -1,0 +1,212 @@
+"""`lewel pretrain FOLDER` without a recipe, on real folders."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from lewel.cli.main import run
+from lewel.config.auto import Facts
+from lewel.config.build import build_method
+from lewel.config.configure import configure
+from lewel.config.methods import as_recipe
+from lewel.config.pretrain import write_yaml
+from lewel.errors import UserError
+from lewel.tasks import auto
+from lewel.train.estimate import estimate_memory
+from tests.running import metrics
+
+RANDOM = np.random.default_rng(0)
+SMALL = ("--width", "8", "--image-size", "32", "--head.hidden", "16", "--head.dim", "8")
+ONCE = ("--epochs", "1", "--workers", "0", "--accelerator", "cpu", "--contrast.queue", "64")
+
+
+def photo(path: Path, width: int = 48, height: int = 40) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(RANDOM.integers(0, 255, (height, width, 3), np.uint8)).save(path)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("auto") / "photos"
+    for index in range(64):
+        photo(folder / f"{index}.png")
+    return folder
+
+
+def test_a_folder_is_trained_with_settings_that_fit_it_and_resumes_with_the_same(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pretrain", str(photos), *SMALL, *ONCE, "--out", str(tmp_path / "run")]
+    assert run(command) == 0
+    shown = capsys.readouterr().out
+    assert "batch size" in shown and "a quarter of 64 images at most" in shown
+    assert "--batch-size" in shown and "64 images are few" in shown
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["batch_size"], config["method"], config["stem"]) == (16, "lewel_m", "small")
+    more = [word if word != "1" else "2" for word in command]
+    assert run(more) == 0
+    assert "because" not in capsys.readouterr().out
+    again = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert again == config | {"epochs": 2}
+    assert metrics(tmp_path / "run")[-1]["epoch"] == 2
+
+
+def test_a_begun_run_in_the_usual_folder_is_found_whatever_its_method(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert auto.settings(str(photos), None, {}).config.method == "lewel_m"
+    folder = tmp_path / "runs" / "photos-lewel_b"
+    folder.mkdir(parents=True)
+    before = configure(str(photos), "paper", {"batch_size": 32, "limit": 40})
+    write_yaml(as_recipe(before), folder / "config.yaml")
+    found = auto.settings(str(photos), None, {})
+    assert found.choices is None and found.config == before
+
+
+def test_dry_run_shows_the_choices_and_writes_nothing(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--budget", "2m", "--accelerator", "cpu", "--out", str(tmp_path / "run"), "--dry-run"]
+    assert run(["pretrain", str(photos), *SMALL, *words]) == 0
+    shown = capsys.readouterr().out
+    assert "images/s measured" in shown and "memory of a device" in shown
+    assert not (tmp_path / "run").exists()
+
+
+def many(folder: Path, count: int, **size: int) -> None:
+    for index in range(count):
+        photo(folder / f"{index}.png", **size)
+
+
+def only_corrupt(folder: Path) -> None:
+    folder.mkdir()
+    for index in range(60):
+        (folder / f"{index}.jpg").write_bytes(b"\xff\xd8 not an image")
+
+
+def sixteen_bits(folder: Path) -> None:
+    folder.mkdir()
+    for index in range(60):
+        pixels = RANDOM.integers(0, 65535, (40, 40)).astype(np.uint16)
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+
+
+def one_class(folder: Path) -> None:
+    many(folder / "cats", 60)
+
+
+def nested(folder: Path) -> None:
+    many(folder / "a" / "b" / "c" / "d" / "e" / "f", 60)
+
+
+def links(folder: Path) -> None:
+    many(folder.parent / "elsewhere", 60)
+    folder.mkdir()
+    for path in (folder.parent / "elsewhere").iterdir():
+        (folder / path.name).symlink_to(path)
+
+
+def mixed_sizes(folder: Path) -> None:
+    for index in range(60):
+        photo(folder / f"{index}.png", width=20 + 8 * index, height=400 - 6 * index)
+
+
+def large(folder: Path) -> None:
+    photo(folder / "0.png", width=3000, height=2000)
+    for index in range(1, 60):
+        shutil.copy(folder / "0.png", folder / f"{index}.png")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda folder: many(folder, 1), "There are 1 images, too few"),
+        (lambda folder: many(folder, 49), "There are 49 images, too few"),
+        (lambda folder: many(folder, 50), "steps: "),
+        (only_corrupt, "images can be read, such as"),
+        (sixteen_bits, "steps: "),
+        (lambda folder: many(folder, 60, width=20, height=20), "the images have 20 px"),
+        (large, "steps: "),
+        (one_class, "steps: "),
+        (nested, "steps: "),
+        (links, "steps: "),
+        (mixed_sizes, "steps: "),
+    ],
+)
+def test_odd_folders_get_a_sentence_or_a_table(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path], None],
+    expected: str,
+) -> None:
+    make(tmp_path / "odd")
+    words = ["--accelerator", "cpu", "--dry-run", "--width", "8", "--epochs", "1"]
+    code = run(["pretrain", str(tmp_path / "odd"), *words])
+    shown = capsys.readouterr()
+    assert code == (0 if "steps" in expected or "px" in expected else 2)
+    assert expected in (shown.out if code == 0 else shown.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--budget", "soon"], "--budget is 'soon': expected a time of 1m or more"),
+        (["--budget", "5"], "--budget is '5'"),
+        (["--budget", "10s"], "--budget is '10s'"),
+        (["--budget", "1h", "--recipe", "scenes_demo"], "has its own: leave out one"),
+        (["--init", "timm/resnet5O"], "no published weights 'resnet5O'. Did you mean"),
+        (["--init", "torchvision/vgg16"], "torchvision/vgg16 is no backbone of ours"),
+    ],
+)
+def test_mistakes_get_one_message(
+    photos: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert run(["pretrain", str(photos), *words]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_budget_needs_one_process(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="that torchrun has started: give --epochs"):
+        auto.settings(str(photos), None, {}, None, "1h")
+
+
+@pytest.mark.parametrize("memory", [10**12, 10**8])
+def test_a_batch_that_does_not_fit_a_device_is_accumulated(memory: int) -> None:
+    facts = Facts(
+        images=10_000, side=64, labelled=False, device="cuda", memory=memory, cores=4, bf16=True
+    )
+    given = {"method": "lewel_b", "backbone": "resnet10", "stem": "small", "width": 16}
+    sizes = {"image_size": 32, "batch_size": 256, "head": {"dim": 32, "hidden": 64}}
+    config = configure("scenes", "paper", {**given, **sizes})
+    parts, method = auto.micro_batches(config, facts), build_method(config, 10_000)
+
+    def needed(parts: int) -> int:
+        return estimate_memory(method, 1, 32, 256 // parts).total
+
+    assert needed(parts) <= 0.9 * memory
+    assert parts == 1 or needed(parts // 2) > 0.9 * memory
+
+
+def test_a_run_that_learns_nothing_says_so(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "two"
+    for name in ("a", "b"):
+        many(folder / name, 40)
+    still = ("--optim.lr", "0.000001", "--knn.neighbours", "5")
+    assert run(["pretrain", str(folder), *SMALL, *ONCE, *still, "--out", str(tmp_path / "r")]) == 0
+    lines = metrics(tmp_path / "r")
+    rose = lines[-1]["knn"] > lines[0]["knn"]
+    assert ("k-NN did not rise" in capsys.readouterr().out) == (not rose)
