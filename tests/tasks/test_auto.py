@@ -118,7 +118,12 @@ def mixed_sizes(folder: Path) -> None:
 
 
 def large(folder: Path) -> None:
-    photo(folder / "0.png", width=3000, height=2000)
+    many(folder, 60)
+    photo(folder / "large.png", width=3000, height=2000)
+
+
+def identical(folder: Path) -> None:
+    photo(folder / "0.png")
     for index in range(1, 60):
         shutil.copy(folder / "0.png", folder / f"{index}.png")
 
@@ -133,6 +138,7 @@ def large(folder: Path) -> None:
         (sixteen_bits, "steps: "),
         (lambda folder: many(folder, 60, width=20, height=20), "the images have 20 px"),
         (large, "steps: "),
+        (identical, "have the same pixels"),
         (one_class, "steps: "),
         (nested, "steps: "),
         (links, "steps: "),
