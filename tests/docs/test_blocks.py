@@ -28,7 +28,7 @@ from tests.running import tiny_command, tiny_flags
 CANNOT = {  # a pattern of commands -> why they cannot run here
     r"make (demo|test|docs)": "minutes; the targets are checked to exist",
     r"source ": "the shell's own",
-    r"(torchrun|srun) ": "needs several GPUs or a cluster",
+    r"(torchrun|srun|sbatch|nvidia-smi)\b": "needs several GPUs or a cluster",
     r"lewel .*--devices 8": "needs eight GPUs",
     r"lewel .*\b(imagenet|VOCdevkit\S*|coco/)": "needs ImageNet, Pascal VOC or COCO",
     r"\.venv/bin/python -m tests\.hostile": "minutes; tests/hostile/test_hostile.py runs a part",
@@ -124,6 +124,9 @@ def test_a_command_that_cannot_run_here_is_well_formed(command: str) -> None:
     if words[0] == "make":
         makefile = (Path(__file__).parents[2] / "Makefile").read_text()
         assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), where
+    if words[0] == "sbatch":  # script, data, run folder, flags
+        assert (Path(__file__).parents[2] / words[1]).is_file(), where
+        words = ["lewel", "pretrain", words[2], "--out", *words[3:]]
     if "lewel" in words:
         check(words[words.index("lewel") + 1 :])
 

@@ -8,6 +8,7 @@ import json
 import secrets
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -171,7 +172,12 @@ def connect(host: str) -> list[Peer]:
     port, token = gather_objects([(0, "")])[0]
     try:
         connection = socket.create_connection((host, port), JOINING)
-    except OSError:  # a firewall: this rank is not watched
+    except OSError as error:  # a firewall
+        print(
+            f"Rank {rank()} cannot reach {host}:{port} ({error}): it is not watched, and torch "
+            "notices its loss later.",
+            file=sys.stderr,
+        )
         return []
     first = Peer(0, connection)
     first.send("rank", token, rank())
