@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from lewel.cli.main import run
 from lewel.errors import RunError, UserError
@@ -180,6 +181,19 @@ def test_if_one_rank_fails_all_stop_with_its_message(work: object, message: str)
     with pytest.raises(RunError, match=message):
         launch(fabric, 10.0, work)  # type: ignore[arg-type]
     assert time.monotonic() - began < 60
+
+
+def break_on_the_second(fabric: Fabric) -> None:
+    if fabric.global_rank == 1:
+        raise TypeError("a mistake in the code")
+    dist.all_reduce(torch.zeros(1))
+
+
+def test_a_mistake_in_the_code_of_one_rank_keeps_its_traceback() -> None:
+    fabric = open_fabric(placement(2, 1), "cpu", "32", False)
+    with pytest.raises(ProcessRaisedException, match="break_on_the_second") as raised:
+        launch(fabric, 10.0, break_on_the_second)
+    assert "TypeError: a mistake in the code" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,21 @@ def test_a_rank_of_srun_that_hangs_is_noticed(tmp_path: Path) -> None:
     assert "Traceback" not in other
 
 
+@pytest.mark.slow
+def test_a_rank_of_lewels_own_that_hangs_is_noticed_and_killed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    parent = start(out, *SAME, *LONG, "--devices", "2", "--rank-timeout", "0.2")
+    wait_for_step(out, 11, parent)
+    victim = ranks_of(parent)[1]
+    os.kill(victim, signal.SIGSTOP)
+    (said,) = finish([parent])
+    resume = RESUME.format(saved_step(out))
+    assert said.endswith(f"Rank 1 has not answered for 0.2 minutes (--rank-timeout). {resume}\n")
+    assert parent.returncode == 1
+    assert "Traceback" not in said
+    assert not Path(f"/proc/{victim}").exists()
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "soon"])
 def test_a_wrong_timeout_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str

@@ -146,6 +146,7 @@ def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.Monke
     script = write_jobs(queue, setup)
     text = script.read_text()
     assert f"--array=0-{len(queue) - 1}" in text and "--signal=USR1@120" in text
+    assert "--cpus-per-task=12" in text and "export SRUN_CPUS_PER_TASK=${SLURM_CPUS" in text
     scripts = sorted(script.parent.glob("*.sh"))
     assert len(scripts) == len(queue)
     for path in scripts:

@@ -83,6 +83,7 @@ def test_ranks_that_leave_are_not_lost_and_the_saved_step_is_known() -> None:
     time.sleep(0.2)
     ranks.beats[0].close()
     ranks.beats[2].join(5)
+    ranks.beats[2].close()  # nobody is there any more
     assert not ranks.noticed
     assert not any(beat.is_alive() for beat in ranks.beats)
 

@@ -12,10 +12,12 @@ ARRAY = """#!/bin/bash
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=8
 #SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=12
 #SBATCH --time=48:00:00
 #SBATCH --signal=USR1@120
 #SBATCH --requeue
 # Pre-training and every evaluation run on all GPUs of a node; a stopped job resumes by itself.
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-1}} # srun does not take it over by itself
 scripts=({scripts})
 exec bash "${{scripts[$SLURM_ARRAY_TASK_ID]}}"
 """

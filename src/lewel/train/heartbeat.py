@@ -20,6 +20,7 @@ from lewel.ops.ranks import gather_objects, rank, ranks
 PERIOD = 5.0  # seconds between two heartbeats
 JOINING = 60.0  # seconds in which all ranks must connect
 LONGEST = 1 << 16  # bytes of a line
+LONGEST_FAILURE = 2_000  # characters
 
 
 class Lost(NamedTuple):
@@ -86,14 +87,17 @@ class Heartbeat(threading.Thread):
         if step != self.step:
             self.step = step
             self.on_saved(step)
-            self._waker.send(b".")
+            self._wake()
 
     def close(self, failure: str | None = None) -> None:
         """Leave: no other rank takes this one for lost. `failure` is its printed error message."""
-        self.last_words = ("bye",) if failure is None else ("failed", failure)
-        self._waker.send(b".")
-        if self is not threading.current_thread():
-            self.join(2.0)
+        self.last_words = ("bye",) if failure is None else ("failed", failure[:LONGEST_FAILURE])
+        self._wake()
+        self.join(2.0)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # the thread has ended: all others have left
+            self._waker.send(b".")
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -110,9 +114,11 @@ class Heartbeat(threading.Thread):
                         selector.unregister(key.fileobj)
                         self.peers.pop(key.data.number, None)
                 self._check_silence(before)
-            for peer in self.peers.values():
-                if self.last_words:
-                    peer.send(*self.last_words)
+        for peer in self.peers.values():
+            if self.last_words:
+                peer.send(*self.last_words)
+            peer.connection.close()
+        self._woken.close()
 
     def _hear(self, peer: Peer) -> bool:
         """Handle what a peer has sent; whether it stays."""

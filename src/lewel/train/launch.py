@@ -79,7 +79,8 @@ def _explained(
             f"Rank {first_rank + error.error_index} was killed ({error.signal_name}): perhaps "
             f"memory ran out. {resumption(step)}"
         )
-    return LostRank(lost.read_text(encoding="utf-8")) if lost.exists() else error
+    ends_by_it = isinstance(error, ProcessExitedException) or LostRank.__name__ in str(error)
+    return LostRank(lost.read_text(encoding="utf-8")) if lost.exists() and ends_by_it else error
 
 
 def _in_a_process(
