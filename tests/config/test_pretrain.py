@@ -112,7 +112,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 def test_all_cores_read_for_the_probe(
     monkeypatch: pytest.MonkeyPatch, workers: int | None, reading: int
 ) -> None:
-    monkeypatch.setattr(build, "cores", lambda devices: 4)
+    monkeypatch.setattr("lewel.train.devices.cores", lambda devices: 4)
     config = resolve({"data": "scenes", "image_size": 32}, {"workers": workers})
     data, backbone = open_data("scenes", image_size=32), build_backbone("resnet10", "small", 8, 32)
     place = placement(1, 1)

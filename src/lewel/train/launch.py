@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from lewel.ops.ranks import leave
 from lewel.progress import rank_from_outside
 from lewel.train.devices import quieten
 from lewel.train.fabric import Fabric
-from lewel.train.lost_ranks import WatchedRanks, resumption
+from lewel.train.lost_ranks import WatchedRanks, lost_connection, resumption
 
 SAVED, LOST, RESULT = "saved", "lost", "result"  # files of the processes for their parent
 ENDINGS = {"UserError": UserError, "RunError": RunError}
@@ -69,7 +70,7 @@ def _explained(
     """Why the processes have ended: what one of them wrote to `place`, a signal, a lost rank."""
     for file in sorted(place.glob("*.json")):  # by time: the first is the cause
         written = json.loads(file.read_text(encoding="utf-8"))
-        return ENDINGS[written["kind"]](written["message"])
+        return ENDINGS.get(written["kind"], RuntimeError)(written["message"])
     if forwarded:  # before the processes handled signals
         return Interrupted(forwarded[0])
     saved, lost = place / SAVED, place / LOST
@@ -79,8 +80,7 @@ def _explained(
             f"Rank {first_rank + error.error_index} was killed ({error.signal_name}): perhaps "
             f"memory ran out. {resumption(step)}"
         )
-    ends_by_it = isinstance(error, ProcessExitedException) or LostRank.__name__ in str(error)
-    return LostRank(lost.read_text(encoding="utf-8")) if lost.exists() and ends_by_it else error
+    return LostRank(lost.read_text(encoding="utf-8")) if lost.exists() else error
 
 
 def _in_a_process(
@@ -115,13 +115,18 @@ def _in_a_process(
 
 @contextmanager
 def _errors_written(folder: Path, rank: int) -> Iterator[None]:
-    """Write an error message to a file for the parent, before other ranks end by it."""
+    """Write an error to a file for the parent, before other ranks end by it."""
     try:
         yield
-    except (UserError, RunError, OSError) as error:
-        text = system_message(error) if isinstance(error, OSError) else str(error)
+    except Exception as error:
+        if isinstance(error, Interrupted) or lost_connection(error):
+            raise
+        if isinstance(error, UserError | RunError | OSError):
+            text = system_message(error) if isinstance(error, OSError) else str(error)
+            kind = "UserError" if isinstance(error, UserError) else "RunError"
+        else:  # a mistake in the code
+            kind, text = type(error).__name__, traceback.format_exc()
         message = text if rank == 0 else f"rank {rank}: {text}"
-        kind = "UserError" if isinstance(error, UserError) else "RunError"
         written = json.dumps({"kind": kind, "message": message})
         (folder / f"{time.time_ns():020d}-{rank}.json").write_text(written, encoding="utf-8")
         raise

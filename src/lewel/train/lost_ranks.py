@@ -33,6 +33,11 @@ def resumption(step: int | None) -> str:
     return f"Training is saved up to step {step}: run the same command to resume."
 
 
+def lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another rank is lost."""
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in CONNECTION)
+
+
 @contextmanager
 def saving(step: int) -> Iterator[None]:
     """Within it rank 0 writes the checkpoint of a step: a lost rank does not cut it off."""
@@ -86,7 +91,7 @@ class WatchedRanks:
         """Tell the others how this rank ends; explain a failed collective by the lost rank."""
         if error is None or isinstance(error, Interrupted):
             beat.close()
-        elif isinstance(error, RuntimeError) and any(word in str(error) for word in CONNECTION):
+        elif lost_connection(error):
             with _signals_ignored():
                 self.noticed.wait(NOTICED)
             if beat.lost is None:
