@@ -97,7 +97,8 @@ class WatchedRanks:
             if beat.lost is None:
                 beat.close(failure=str(error))
                 reason = str(error).splitlines()[0]
-                raise LostRank(f"A connection was lost ({reason}). {resumption(beat.step)}")
+                text = f"A connection was lost ({reason}). {resumption(beat.step)}"
+                raise LostRank(text) from None
             raise LostRank(sentence(beat.lost, beat.step), said=True) from None
         else:
             beat.close(failure=str(error) or type(error).__name__)
