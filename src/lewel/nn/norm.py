@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lewel.errors import UserError
+from lewel.nn.teacher import Teacher
+from lewel.ops.grouped_norm import grouped_batch_norm
 from lewel.ops.ranks import mean_over_ranks, ranks
 
 
@@ -26,11 +29,17 @@ def normalise_in_groups(network: nn.Module, groups: int) -> bool:
 
 
 def synchronise(network: nn.Module) -> None:
-    """Convert every batch norm to SyncBN."""
+    """Convert every batch norm to SyncBN; teachers no longer shuffle.
+
+    Statistics over the whole batch do not depend on its order.
+    """
     from timm.layers.norm_act import convert_sync_batchnorm
 
     # timm's conversion: torch's would drop the activations inside some of timm's norms.
     convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    for module in network.modules():
+        if isinstance(module, Teacher):
+            module.shuffle = False
 
 
 @torch.no_grad()
@@ -71,31 +80,40 @@ def precise_statistics(network: nn.Module) -> Iterator[None]:
 
 
 class _Grouped(_BatchNorm):
-    """A batch norm that in training splits its input (B, C, ...) along B into groups.
-
-    The running statistics become the mean over the groups, as if ranks averaged them.
-    """
+    """A batch norm that in training normalises groups of its input (B, C, ...) along B."""
 
     groups: int
 
     def forward(self, tokens: Tensor) -> Tensor:
         if not self.training:
             return super().forward(tokens)
-        own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
-        seen, out = [], []
-        for part in tokens.chunk(self.groups):
-            # Copies: autograd saves the buffers of each group.
-            self._buffers.update({name: buffer.clone() for name, buffer in own.items()})
-            out.append(super().forward(part))
-            seen.append([self._buffers[name] for name in own])
-        self._buffers.update(own)
-        for buffer, values in zip(own.values(), zip(*seen, strict=True), strict=True):
-            mean = torch.stack(values).mean(0) if buffer.is_floating_point() else values[0]
-            buffer.copy_(mean)
-        return torch.cat(out)
+        running, momentum = None, 0.0
+        if self.running_mean is not None and self.running_var is not None:
+            running, momentum = (self.running_mean, self.running_var), self._next_momentum()
+        out = grouped_batch_norm(
+            tokens, self.groups, running, self.weight, self.bias, momentum, self.eps
+        )
+        for part in ("drop", "act"):  # of timm's norms
+            out = getattr(self, part, _unchanged)(out)
+        return out
+
+    def _next_momentum(self) -> float:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        return 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+
+
+def _unchanged(tokens: Tensor) -> Tensor:
+    return tokens
 
 
 @cache
 def _grouped(kind: type[_BatchNorm]) -> type[_Grouped]:
-    """The grouped version of any batch norm class (timm's contain an activation too)."""
+    """The grouped version of a batch norm class of torch or timm."""
+    from timm.layers.norm_act import BatchNormAct2d
+
+    if kind.forward not in (_BatchNorm.forward, BatchNormAct2d.forward):
+        raise UserError(
+            f"{kind.__name__} cannot be normalised in groups: use --contrast.norm-groups 1."
+        )
     return type(f"Grouped{kind.__name__}", (_Grouped, kind), {})

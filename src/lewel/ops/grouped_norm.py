@@ -1,0 +1,79 @@
+"""Batch norm of a batch in groups, without copies of the activations.
+
+One batch norm over channels x groups needs the groups beside the channels in memory: two copies of
+the activations in forward and two in backward. Here each group is normalised where it lies.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def grouped_batch_norm(
+    tokens: Tensor,
+    groups: int,
+    running: tuple[Tensor, Tensor] | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """Tokens (B, C, ...) normalised in groups of consecutive samples by their own statistics.
+
+    The running mean and variance (C,) become the mean over the groups, as if ranks averaged them.
+    """
+    rows = None if running is None else [one.expand(groups, -1).clone() for one in running]
+    out: Tensor = _GroupedBatchNorm.apply(tokens, weight, bias, rows, groups, momentum, eps)
+    if running is not None and rows is not None:
+        for mine, values in zip(running, rows, strict=True):
+            mine.copy_(values.mean(0))
+    return out
+
+
+class _GroupedBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rows: list[Tensor] | None,
+        groups: int,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        out = torch.empty_like(tokens)
+        wide = tokens.dtype if weight is None else weight.dtype  # of statistics, under autocast too
+        means, scales = tokens.new_empty(2, groups, tokens.shape[1], dtype=wide).unbind()
+        known = [(None, None)] * groups if rows is None else zip(*rows, strict=True)
+        parts = zip(tokens.chunk(groups), out.chunk(groups), known, means, scales, strict=True)
+        for part, normalised, (mean, variance), *saved in parts:
+            arguments = (part, weight, bias, mean, variance, True, momentum, eps)
+            torch.native_batch_norm(*arguments, out=(normalised, *saved))
+        ctx.save_for_backward(tokens, weight, means, scales)
+        ctx.eps, ctx.wanted = eps, [True, weight is not None, bias is not None]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, weight, means, scales = ctx.saved_tensors
+        for_tokens = torch.empty_like(tokens)
+        sums: list[list[Tensor]] = []
+        groups = len(means)
+        parts = zip(
+            *(one.chunk(groups) for one in (slope, tokens, for_tokens)), means, scales, strict=True
+        )
+        for above, part, below, mean, scale in parts:
+            found, *others = torch.ops.aten.native_batch_norm_backward(
+                above, part, weight, None, None, mean, scale, True, ctx.eps, ctx.wanted
+            )
+            below.copy_(found)
+            sums.append(others)
+        for_weight, for_bias = (
+            torch.stack(parts).sum(0) if wanted else None
+            for parts, wanted in zip(zip(*sums, strict=True), ctx.wanted[1:], strict=True)
+        )
+        return for_tokens, for_weight, for_bias, None, None, None, None

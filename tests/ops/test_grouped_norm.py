@@ -1,0 +1,98 @@
+"""Batch norm in groups against the batch norm of each group, and without copies."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lewel.errors import UserError
+from lewel.nn.norm import normalise_in_groups
+from lewel.ops.grouped_norm import grouped_batch_norm
+
+GROUPS = 4
+
+
+def one_by_one(tokens: Tensor, running: tuple[Tensor, Tensor], *arguments: object) -> Tensor:
+    """Each group by a batch norm of its own; the running statistics are averaged."""
+    rows = [[one.clone() for one in running] for _ in range(GROUPS)]
+    parts = [
+        F.batch_norm(part, *mine, *arguments)  # type: ignore[arg-type]
+        for part, mine in zip(tokens.chunk(GROUPS), rows, strict=True)
+    ]
+    for one, values in zip(running, zip(*rows, strict=True), strict=True):
+        one.copy_(torch.stack(values).mean(0))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("shape", [(8, 5, 6, 6), (8, 5, 1, 1), (32, 5)], ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_it_equals_one_batch_norm_a_group(shape: tuple[int, ...], last: bool, affine: bool) -> None:
+    tokens = torch.randn(shape)
+    if last and len(shape) == 4:
+        tokens = tokens.contiguous(memory_format=torch.channels_last)
+    slope = torch.randn_like(tokens)
+    scale, shift = torch.rand(5) + 0.5, torch.randn(5)
+    found: list[list[Tensor]] = []
+    for grouped in (True, False):
+        inputs = [one.clone().requires_grad_() for one in (tokens, scale, shift)]
+        running = (torch.randn(5), torch.rand(5)) if not found else (found[0][-2], found[0][-1])
+        mine = tuple(one.clone() for one in running)
+        start = [one.clone() for one in running]
+        given = inputs[1:] if affine else [None, None]
+        if grouped:
+            out = grouped_batch_norm(inputs[0], GROUPS, mine, *given, 0.1, 1e-5)  # type: ignore[arg-type]
+        else:
+            out = one_by_one(inputs[0], mine, *given, True, 0.1, 1e-5)  # type: ignore[arg-type]
+        assert out.is_contiguous() == tokens.is_contiguous()
+        wanted = inputs if affine else inputs[:1]
+        gradients = torch.autograd.grad(out, wanted, slope)
+        found.append([out.detach(), *gradients, *mine, *start])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations that are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if not func.is_view:
+            self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_activations_are_not_copied() -> None:
+    norm = nn.BatchNorm2d(5)
+    normalise_in_groups(norm, 8)
+    tokens = torch.randn(16, 5, 6, 6, requires_grad=True)
+    with Counted() as forward:
+        out = norm(tokens)
+    assert not {"cat", "stack"} & set(forward.names)
+    assert len(forward.names) <= 8 + 12, forward.names  # 56 where each group is a module call
+    with Counted() as backward:
+        out.sum().backward()
+    assert "cat" not in backward.names
+
+
+def test_a_cumulative_mean_is_one_too() -> None:
+    norm = nn.BatchNorm1d(3, momentum=None)
+    normalise_in_groups(norm, 2)
+    batches = torch.randn(2, 8, 3)
+    for batch in batches:
+        norm(batch)
+    torch.testing.assert_close(norm.running_mean, batches.mean((0, 1)))
+    assert norm.num_batches_tracked == 2
+
+
+def test_a_norm_with_a_forward_of_its_own_is_refused() -> None:
+    class Other(nn.BatchNorm2d):
+        def forward(self, images: Tensor) -> Tensor:
+            return 2 * super().forward(images)
+
+    with pytest.raises(UserError, match="Other cannot be normalised in groups"):
+        normalise_in_groups(Other(3), 2)
