@@ -126,6 +126,19 @@ def test_masks_are_pasted_where_their_boxes_are() -> None:
     assert paste(masks[:0], boxes[:0], 8, 8).shape == (0, 8, 8)
 
 
+def test_masks_leave_the_device_only_after_pasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, real = [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda one: moved.append(one) or real(one))
+    found = {
+        "boxes": torch.tensor([[1.0, 2.0, 3.0, 4.0]]),
+        "labels": torch.tensor([2]),
+        "scores": torch.tensor([0.5]),
+        "masks": torch.ones(1, 28, 28),
+    }
+    assert to_image_pixels(7, found, (10, 20), (10, 20)).masks is not None
+    assert [one.dtype for one in moved if one.ndim == 3] == [torch.bool]
+
+
 def test_detections_are_scaled_to_the_original_image() -> None:
     found = {
         "boxes": torch.tensor([[10.0, 20.0, 30.0, 40.0]]),

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lewel.nn.heads import AlignedHeadSpec, CoupledHead, Encoder, GlobalHead, HeadSpec
+from lewel.nn.norm import synchronise
 from lewel.nn.teacher import Teacher, TeacherSpec
 from tests.conftest import randomise_statistics, small_backbone
 
@@ -78,3 +79,24 @@ def test_momentum_one_never_moves_and_zero_copies() -> None:
     teacher.update(student, 0.0)
     weights = teacher.network.head.project.first.weight
     assert torch.equal(weights, student.head.project.first.weight)
+
+
+def test_shuffled_embeddings_come_back_in_order_and_without_maps() -> None:
+    student = Encoder(small_backbone(), CoupledHead(64, AlignedHeadSpec(8, 12, groups=2)))
+    teacher = Teacher(student, TeacherSpec("ema"), shuffle=True).train()
+    plain = Teacher(student, TeacherSpec("ema")).train()
+    images = torch.randn(4, 3, 16, 16)
+    (shuffled,), (expected,) = teacher(images), plain(images)
+    assert torch.allclose(shuffled.pooled, expected.pooled, atol=1e-4)
+    assert torch.allclose(shuffled.aligned, expected.aligned, atol=1e-4)
+    assert shuffled.maps is None and expected.maps is not None
+
+
+def test_synchronised_norms_need_no_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = nn.ModuleDict({"teacher": Teacher(encoder(), TeacherSpec("ema"), shuffle=True)})
+    synchronise(method)
+    teacher = method["teacher"].train()
+    monkeypatch.setattr("lewel.nn.teacher.gather", lambda rows: pytest.fail("gathered"))
+    monkeypatch.setattr(nn.SyncBatchNorm, "forward", lambda norm, rows: rows)  # for GPUs only
+    teacher(torch.randn(4, 3, 16, 16))
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in teacher.modules())

@@ -27,7 +27,7 @@ from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
 from lewel.optim.sgd import make_sgd
-from lewel.train.devices import Placement, default_workers, open_fabric
+from lewel.train.devices import HALF, Placement, default_workers, open_fabric
 from lewel.train.fabric import Fabric
 from lewel.train.run import Plan, Probe
 
@@ -165,7 +165,7 @@ def build_plan(
         mean=MEAN,
         std=STD,
         channels_last=bool(config.channels_last),
-        half=config.precision != "32",
+        half=config.precision in HALF,
         devices=place.devices,
         workers=default_workers(device, place.cores) if config.workers is None else config.workers,
         log_every=config.log_every,

@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field, field_validator
 
-from lewel.config.settings import Count, CropScale, Inside, Seed, Settings, Side
+from lewel.config.settings import (
+    ARITHMETIC,
+    Count,
+    CropScale,
+    Inside,
+    Precision,
+    Seed,
+    Settings,
+    Side,
+)
 
 Recompute = Annotated[bool, Parameter(alias="--recompute")]
 SyncBN = Annotated[bool, Parameter(alias="--sync-bn")]
@@ -29,7 +38,7 @@ class EvaluateConfig(Settings):
     again: Recompute = Field(False, description="Compute it, even where the result is cached.")
     batch_size: int = Field(256, ge=1, description="Images at a time on a device.")
     seed: Seed = Field(0, description="Decides every random draw.")
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
+    precision: Precision = Field("auto", description=ARITHMETIC)
     workers: int | None = Field(None, ge=0, description="Processes that read images.")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
     devices: int | None = Field(None, ge=1, description="Devices of each node.")

@@ -9,8 +9,10 @@ from cyclopts import Parameter
 from pydantic import Field, ValidationError, field_validator
 
 from lewel.config.settings import (
+    ARITHMETIC,
     CropScale,
     Fraction,
+    Precision,
     Range,
     Seed,
     Settings,
@@ -158,7 +160,10 @@ class PretrainConfig(Settings):
         False, description="SyncBN, for several GPUs."
     )
     seed: Seed = Field(0, description="Decides every random draw.")
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = Field("32", description="Arithmetic.")
+    precision: Precision = Field("auto", description=ARITHMETIC)
+    cudnn_benchmark: bool = Field(
+        True, description="On CUDA choose the fastest convolutions by timing them once."
+    )
     channels_last: bool | None = Field(
         None, description="Memory layout; by default for images of 128 px and more."
     )
@@ -207,6 +212,7 @@ FREE = frozenset(
         "workers",
         "accelerator",
         "accumulate",
+        "cudnn_benchmark",
         "devices",
         "nodes",
         "rank_timeout",

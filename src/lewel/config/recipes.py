@@ -24,13 +24,13 @@ def list_recipes(kind: str = "pretrain") -> dict[str, str]:
 
 
 def default_recipe(method: str) -> dict[str, Any]:
-    """The default settings of a method: the paper's, in 32 bits so that they run on any device.
+    """The default settings of a method: the paper's, in a precision that runs on any device.
 
     A method without such a recipe has the defaults of `PretrainConfig`.
     """
     name = f"imagenet_{method}_100ep"
     shipped = read_recipe(name) if name in list_recipes() else {"method": method}
-    return {**shipped, "precision": "32"}
+    return {**shipped, "precision": "auto"}
 
 
 def read_recipe(name: str, kind: str = "pretrain") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -32,6 +32,8 @@ Inside = Annotated[float, Field(gt=0, lt=1)]  # of a training: neither its start
 Side = Annotated[int, Field(ge=16)]  # of an image, in pixels
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and NumPy both take
+Precision = Literal["auto", "32", "tf32", "bf16-mixed", "16-mixed"]
+ARITHMETIC = "Arithmetic: auto is tf32 on CUDA, 32 elsewhere; 32 is exact float32."
 
 
 class Settings(BaseModel):

@@ -56,6 +56,7 @@ class Inference:
             batch_size=None,
             num_workers=self.workers,
             worker_init_fn=leave_signals_to_the_parent,
+            pin_memory=self.device.type == "cuda",
         )
         detections = []
         for index, image, (height, width), reason in loader:
@@ -93,14 +94,15 @@ def to_image_pixels(
     index: int, found: dict[str, Tensor], from_size: tuple[int, int], to_size: tuple[int, int]
 ) -> ImageDetections:
     """Detections in an image resized to (h, w), in the pixels of its original (h, w)."""
-    scale = torch.tensor([to_size[1] / from_size[1], to_size[0] / from_size[0]] * 2)
-    boxes = found["boxes"].cpu().float() * scale
+    boxes = found["boxes"].float()
+    scale = boxes.new_tensor([to_size[1] / from_size[1], to_size[0] / from_size[0]] * 2)
+    boxes = boxes * scale
     masks = None
     if "masks" in found:
-        masks = encode(paste(found["masks"].cpu(), boxes, *to_size))
+        masks = encode(paste(found["masks"], boxes, *to_size))
     return ImageDetections(
         index,
-        boxes.numpy(),
+        boxes.cpu().numpy(),
         found["labels"].cpu().numpy(),
         found["scores"].cpu().float().numpy(),
         masks,
@@ -110,10 +112,11 @@ def to_image_pixels(
 def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> npt.NDArray[np.bool_]:
     """Masks (D, S, S) of [0, 1] stretched over their boxes (D, 4) -> bool (D, height, width).
 
-    The mask is sampled at each pixel's centre, so that boxes need not be rounded.
+    The mask is sampled at each pixel's centre, so that boxes need not be rounded. Only the result
+    leaves the device.
     """
-    down = torch.arange(height) + 0.5
-    across = torch.arange(width) + 0.5
+    down = torch.arange(height, device=boxes.device) + 0.5
+    across = torch.arange(width, device=boxes.device) + 0.5
     parts = [np.zeros((0, height, width), np.bool_)]
     for first in range(0, len(masks), CHUNK):
         shapes, frames = masks[first : first + CHUNK], boxes[first : first + CHUNK]
@@ -123,7 +126,7 @@ def paste(masks: Tensor, boxes: Tensor, height: int, width: int) -> npt.NDArray[
         size = (len(frames), height, width)
         grid = torch.stack([x[:, None].expand(size), y[:, :, None].expand(size)], 3)
         drawn = F.grid_sample(shapes[:, None].float(), grid, align_corners=False)[:, 0]
-        parts.append((drawn >= 0.5).numpy())
+        parts.append((drawn >= 0.5).cpu().numpy())
     return np.concatenate(parts)
 
 

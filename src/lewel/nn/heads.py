@@ -22,8 +22,9 @@ class Embeddings(NamedTuple):
     maps: Tensor | None = None  # (B, D, N) the alignment maps W
 
     def gathered(self, order: Tensor) -> "Embeddings":
-        """The rows `order` of the embeddings of all ranks."""
-        return Embeddings(*(None if part is None else gather(part)[order] for part in self))  # type: ignore[arg-type]
+        """The rows `order` of the embeddings of all ranks, without the maps."""
+        aligned = None if self.aligned is None else gather(self.aligned)[order]
+        return Embeddings(gather(self.pooled)[order], aligned)
 
     def chunk(self, parts: int) -> list["Embeddings"]:
         """Split a batch of several views into views."""

@@ -98,7 +98,7 @@ def begun_run(out: Path | None, data: str, method: str | None) -> Path | None:
 def micro_batches(config: PretrainConfig, facts: Facts) -> int:
     """How many parts of a batch fit a device's memory one after the other."""
     method = build_method(config, facts.images, facts.ranks)
-    share, half = config.batch_size // facts.ranks, config.precision != "32"
+    share, half = config.batch_size // facts.ranks, config.precision.endswith("mixed")
     slots = optimizer_slots(build_optimizer(method, config))
     available = int(USABLE * facts.memory)
     fits = largest_batch(method, slots, config.image_size, available, share, half)
@@ -155,7 +155,7 @@ def images_per_second(config: PretrainConfig, opened: Data, facts: Facts) -> flo
     method = build_method(config, facts.images)
     device = torch.device(facts.device)
     batch = config.batch_size // facts.ranks
-    half = config.precision != "32"
+    half = config.precision.endswith("mixed")
     layout = bool(config.channels_last)
     step = estimate_seconds(method, config.image_size, layout, device, batch, half, at_most=batch)
     training = step / batch

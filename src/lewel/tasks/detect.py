@@ -243,4 +243,4 @@ def detect(backbone: str, config: DetectConfig, out: Path | None, console: Conso
     return Detected(file, result)
 
 
-DETECT = Task("detect", evaluate_detection, open_detection)
+DETECT = Task("detect", evaluate_detection, open_detection, fixed_shapes=False)

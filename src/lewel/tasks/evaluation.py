@@ -30,7 +30,14 @@ from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import gather_objects, rank, ranks
 from lewel.progress import Bar, plain_console, show
-from lewel.train.devices import Placement, default_workers, open_fabric, placement
+from lewel.train.devices import (
+    Placement,
+    chosen_precision,
+    default_workers,
+    open_fabric,
+    placement,
+    set_arithmetic,
+)
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
@@ -98,7 +105,8 @@ class Evaluator:
     def __init__(
         self, what: str, config: EvaluateConfig, out: Path | None, opens: Opens = open_labelled
     ) -> None:
-        self.what, self.config = what, config
+        precision = chosen_precision(config.precision, config.accelerator)
+        self.what, self.config = what, config.model_copy(update={"precision": precision})
         self.network = find_network(what, config.backbone, config.image_size)
         file = weights_file(what)
         self.results = Results(out or folder_for(what))
@@ -185,8 +193,11 @@ Work = Callable[[EvaluationRun], dict[str, Any]]
 class Task:
     """An evaluation by its name: what it computes, and the data that it opens."""
 
-    def __init__(self, name: str, work: Work, opens: Opens = open_labelled) -> None:
+    def __init__(
+        self, name: str, work: Work, opens: Opens = open_labelled, fixed_shapes: bool = True
+    ) -> None:
         self.name, self.work, self.opens = name, work, opens
+        self.fixed_shapes = fixed_shapes  # of the images
 
     def evaluate(
         self, what: str, config: EvaluateConfig, out: Path | None, console: Console
@@ -200,7 +211,7 @@ class Task:
             if cached is not None:
                 return cached, file
         sync = bool(getattr(config, "sync_batch_norm", False))
-        fabric = open_fabric(place, config.accelerator, config.precision, sync)
+        fabric = open_fabric(place, config.accelerator, evaluator.config.precision, sync)
         if place.ranks > 1 and place.starter == "lewel":
             found = launch(fabric, config.rank_timeout, _in_process, self, what, config, out, place)
             return found, file
@@ -236,6 +247,7 @@ class Task:
         begun = time.monotonic()
         for note in dict.fromkeys(evaluator.notes) if rank() == 0 else ():
             show(console, note)
+        set_arithmetic(config.precision, fixed_shapes=self.fixed_shapes)
         torch.manual_seed(config.seed)
         backbone = open_backbone(
             evaluator.what, network, partial=config.partial, random_init=evaluator.untrained

@@ -1,6 +1,6 @@
 """`lewel pretrain`: one run, from its settings and its data to a run folder."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,13 @@ from lewel.errors import Interrupted, RunError, UserError
 from lewel.files import set_aside, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
-from lewel.ops.ranks import rank
+from lewel.ops.ranks import on_rank_0, rank
 from lewel.progress import plain_console, show
 from lewel.tasks.healing import heal, picture_fault, refuse_lost_checkpoints, settings_before
 from lewel.tasks.outcome import Pretrained
 from lewel.train.card import card, count
 from lewel.train.checkpoint import Checkpoints, State
-from lewel.train.devices import Placement, placement
+from lewel.train.devices import Placement, chosen_precision, placement, set_arithmetic
 from lewel.train.display import Display
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
@@ -78,6 +78,7 @@ def _pretrain(
             f"The run folder {path} lies in the data {config.data}, and would become a part "
             "of it: choose another --out."
         )
+    config = with_precision(config, fabric.device, path)
     parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
     if place.ranks > 1 and place.starter == "lewel":
         del parts
@@ -85,6 +86,17 @@ def _pretrain(
     else:
         pretrain_here(parts, path, console)
     return Pretrained.read(path, config.method)
+
+
+def with_precision(config: PretrainConfig, device: torch.device, path: Path) -> PretrainConfig:
+    """The settings with the precision that `auto` stands for: an existing run keeps its own."""
+
+    def choose(beat: Callable[[], None]) -> str:
+        before, _ = settings_before(RunFolder(path))
+        given = before.precision if before and config.precision == "auto" else config.precision
+        return chosen_precision(given, config.accelerator)
+
+    return config.model_copy(update={"precision": on_rank_0(choose, device)})
 
 
 class Parts:
@@ -141,6 +153,7 @@ def pretrain_in_process(
 def pretrain_here(parts: Parts, path: Path, console: Console) -> None:
     """This process's part of a run; only the first one writes and prints."""
     folder = RunFolder(path)
+    set_arithmetic(parts.config.precision, fixed_shapes=parts.config.cudnn_benchmark)
     if rank() == 0:
         folder.open()
     else:
@@ -298,6 +311,8 @@ def describe(parts: Parts, folder: RunFolder, step: int) -> dict[str, Any]:
         stem=config.stem,
         width=config.width,
         image_size=config.image_size,
+        precision=config.precision,
+        cudnn_benchmark=config.cudnn_benchmark,
     )
 
 

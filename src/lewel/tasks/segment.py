@@ -75,6 +75,7 @@ def evaluate_segmentation(run: EvaluationRun) -> dict[str, Any]:
     if config.sync_batch_norm and ranks() > 1:
         synchronise(model)
     train_fcn(run, model, train).eval()
+    torch.backends.cudnn.benchmark = False  # whole images have many shapes
     counts, pictures = predict(run, model, val)
     about = {"lr": config.rates[0], "output_stride": features.stride, "training_images": len(train)}
     return {**mean_iou(counts, train.classes), **about, "pictures": pictures}
@@ -140,13 +141,16 @@ class Pairs(Dataset[tuple[Tensor | None, Tensor | None, str]]):
         except UnreadableImage as error:
             return None, None, f"{self.source.describe(index)}: {error}"
 
-    def loader(self, workers: int) -> "DataLoader[tuple[Tensor | None, Tensor | None, str]]":
+    def loader(
+        self, workers: int, pin: bool = False
+    ) -> "DataLoader[tuple[Tensor | None, Tensor | None, str]]":
         """A loader of single images, as their shapes differ."""
         return DataLoader(
             self,
             batch_size=None,
             num_workers=workers,
             worker_init_fn=leave_signals_to_the_parent,
+            pin_memory=pin,
         )
 
 
@@ -195,32 +199,35 @@ def predict(run: EvaluationRun, model: FCN, source: Masked) -> tuple[Tensor, lis
     rows: list[Tensor] = []
     pictures: list[str] = []
     with run.bar(f"segmenting {len(source):,} images", len(subset)) as bar:
-        for position, pair in enumerate(Pairs(source, subset).loader(run.extractor.workers)):
+        device, workers = run.fabric.device, run.extractor.workers
+        pairs = Pairs(source, subset).loader(workers, pin=device.type == "cuda")
+        for position, pair in enumerate(pairs):
             image, mask, fault = pair
             if image is None or mask is None:
                 raise RunError(f"{fault}.")
             found = classes_of(run, model, image)
-            rows.append(count_pixels(found, mask, len(source.classes)))
+            known = mask.to(device, non_blocking=True)
+            rows.append(count_pixels(found, known, len(source.classes)))
             if rank() == 0 and position in chosen:
-                pictures.append(keep_picture(run, len(pictures) + 1, image, mask, found))
+                pictures.append(keep_picture(run, len(pictures) + 1, image, mask, found.cpu()))
             bar.advance(1)
     order = torch.arange(most * ranks()).view(ranks(), most).T.flatten()[: len(source)]
-    counts = gather(torch.stack(rows).to(run.fabric.device)).cpu()[order]
+    counts = gather(torch.stack(rows)).cpu()[order]
     return counts, pictures
 
 
 def classes_of(run: EvaluationRun, model: FCN, image: Tensor) -> Tensor:
-    """The most probable class of each pixel of an image (3, H, W), uint8 (H, W) on the CPU."""
+    """The most probable class of each pixel of an image (3, H, W), uint8 (H, W)."""
     config, network = run.evaluator.config, run.evaluator.network
     assert isinstance(config, SegmentConfig)
     shape = scaled(image, config.short_side)
     resized = resize(image, *shape)
-    pixels = resized[None].to(run.fabric.device).float() / 255
+    pixels = resized[None].to(run.fabric.device, non_blocking=True).float() / 255
     with run.fabric.autocast():
         scores = model.scores(normalise(pixels, network.mean, network.std))
     if scores.shape[2:] != image.shape[1:]:
         scores = torch.nn.functional.interpolate(scores, image.shape[1:], mode="bilinear")
-    return scores[0].argmax(0).to(torch.uint8).cpu()
+    return scores[0].argmax(0).to(torch.uint8)
 
 
 def keep_picture(run: EvaluationRun, number: int, image: Tensor, *masks: Tensor) -> str:

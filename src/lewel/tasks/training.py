@@ -15,6 +15,7 @@ from lewel.ops.ranks import rank
 from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun
 from lewel.train.checkpoint import Checkpoints
+from lewel.train.devices import HALF
 from lewel.train.display import Display
 from lewel.train.loop import train
 from lewel.train.metrics import Metrics
@@ -43,7 +44,7 @@ def plan_training(
         mean=network.mean,
         std=network.std,
         channels_last=channels_last,
-        half=run.evaluator.config.precision != "32",
+        half=run.evaluator.config.precision in HALF,
         devices=run.place.devices,
         workers=run.extractor.workers,
         log_every=10,

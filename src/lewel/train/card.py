@@ -37,6 +37,8 @@ def card(
     stem: Stem,
     width: int,
     image_size: int,
+    precision: str,
+    cudnn_benchmark: bool,
 ) -> dict[str, Any]:
     """The content of card.json; `name` is the backbone's."""
     lines = read_metrics(folder.metrics)
@@ -56,6 +58,8 @@ def card(
         "preprocessing": preprocessing(image_size),
         "epochs": round(step / plan.order.steps_per_epoch, 4),
         "steps": step,
+        "precision": precision,
+        "cudnn_benchmark": cudnn_benchmark,
         "knn_before": probes[0]["knn"] if probes else None,
         "knn": probes[-1]["knn"] if probes else None,
         "classes": data.train.classes if data.train is not None else None,

@@ -20,6 +20,7 @@ from lewel.train.fabric import (
 )
 from lewel.train.slurm import SlurmStep, cores_of_task, own_gpu, tasks_of_step
 
+HALF = ("bf16-mixed", "16-mixed")
 Starter = Literal["lewel", "torchrun", "slurm"]
 ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
     "lewel": LightningEnvironment,
@@ -75,7 +76,7 @@ def open_fabric(
 ) -> Fabric:
     """Fabric for these devices; its processes are not started yet."""
     on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
-    if precision != "32" and on_cpu:
+    if precision in HALF and on_cpu:
         check_cpu_precision(precision)
     quieten()
     strategy: Any = "auto"
@@ -92,7 +93,7 @@ def open_fabric(
             devices=devices,
             num_nodes=place.nodes,
             strategy=strategy,
-            precision="32-true" if precision == "32" else precision,  # type: ignore[arg-type]
+            precision=precision if precision in HALF else "32-true",  # type: ignore[arg-type]
             plugins=[ENVIRONMENTS[place.starter]()],
         )
     except Exception as error:  # fabric raises many types for a missing device
@@ -110,6 +111,24 @@ def open_fabric(
             "norm uses the whole batch anyway."
         )
     return fabric
+
+
+def chosen_precision(precision: str, accelerator: str) -> str:
+    """What `auto` stands for: tf32 where CUDA is used, else 32."""
+    if precision != "auto":
+        return precision
+    return "tf32" if accelerator in ("auto", "cuda") and torch.cuda.is_available() else "32"
+
+
+def set_arithmetic(precision: str, fixed_shapes: bool) -> None:
+    """Set this process's float32 products and convolutions on CUDA.
+
+    TF32 in all but `32`, which is exact. With fixed shapes cuDNN times its algorithms once.
+    """
+    exact = precision == "32"
+    torch.set_float32_matmul_precision("highest" if exact else "high")
+    torch.backends.cudnn.allow_tf32 = not exact
+    torch.backends.cudnn.benchmark = fixed_shapes
 
 
 def unchanged(data: Any) -> Any:
