@@ -1,5 +1,8 @@
 """Batch norm in groups against the batch norm of each group, and without copies."""
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,8 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lewel.errors import UserError
+from lewel.nn.backbone import Backbone
 from lewel.nn.norm import normalise_in_groups
 from lewel.ops.grouped_norm import grouped_batch_norm
+from tests.conftest import small_backbone
 
 GROUPS = 4
 
@@ -51,6 +56,60 @@ def test_it_equals_one_batch_norm_a_group(shape: tuple[int, ...], last: bool, af
         found.append([out.detach(), *gradients, *mine, *start])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+
+
+class Rows(nn.Module):
+    """Images (B, 3, 4, 4) -> rows (B 16, 3) through a batch norm -> tokens (B, 16, 3)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = images.flatten(2).transpose(1, 2).flatten(0, 1)
+        out: Tensor = self.norm(rows)
+        return out.view(len(images), -1, 3)
+
+
+class RowBackbone(Backbone):
+    channels = 3
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.net(images)
+        return out
+
+
+@pytest.mark.parametrize("make", [small_backbone, lambda: RowBackbone(Rows())])
+def test_groups_that_alternate_inside_a_backbone_give_the_same_numbers(
+    make: Callable[[], Backbone],
+) -> None:
+    """Channels_last images keep their order, and so are the reference."""
+    first = make().double().train()
+    normalise_in_groups(first, GROUPS)
+    images = torch.randn(8, 3, 16, 16, dtype=torch.float64)
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        network = copy.deepcopy(first)  # the copy has an order of its own
+        features = network(images.contiguous(memory_format=layout))
+        features.square().mean().backward()
+        gradients = [weight.grad for weight in network.parameters()]
+        found.append([features.detach(), *gradients, *network.buffers()])
+    assert len(found[0]) > 3
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(found[0][0], make().double().train()(images), atol=1e-3)
+
+
+def test_a_backbone_takes_one_batch_norm_for_all_groups() -> None:
+    network = small_backbone().train()
+    normalise_in_groups(network, GROUPS)
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    with Counted() as counted:
+        network(torch.randn(8, 3, 16, 16))
+    assert sum("batch_norm" in name for name in counted.names) == norms
+    network.eval()
+    images = torch.randn(3, 3, 16, 16)  # no multiple of the groups
+    assert network(images).shape[0] == 3
 
 
 class Counted(TorchDispatchMode):

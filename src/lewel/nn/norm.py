@@ -9,8 +9,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lewel.errors import UserError
+from lewel.nn.backbone import Backbone
 from lewel.nn.teacher import Teacher
-from lewel.ops.grouped_norm import grouped_batch_norm
+from lewel.ops.grouped_norm import (
+    alternate,
+    alternating_batch_norm,
+    consecutive,
+    grouped_batch_norm,
+)
 from lewel.ops.ranks import mean_over_ranks, ranks
 
 
@@ -22,10 +28,17 @@ def normalise_in_groups(network: nn.Module, groups: int) -> bool:
     mine = max(1, groups // ranks())
     if mine > 1:
         for module in network.modules():
-            if isinstance(module, _BatchNorm):
-                module.__class__ = _grouped(type(module))  # type: ignore[arg-type]
-                module.groups = mine  # type: ignore[assignment]
+            if isinstance(module, Backbone):
+                _group_norms(module, mine, Order(mine).attach(module))
+        _group_norms(network, mine, None)
     return groups > 1 or ranks() > 1
+
+
+def _group_norms(network: nn.Module, groups: int, order: "Order | None") -> None:
+    for module in network.modules():
+        if isinstance(module, _BatchNorm) and not isinstance(module, _Grouped):
+            module.__class__ = _grouped(type(module))  # type: ignore[arg-type]
+            module.groups, module.order = groups, order  # type: ignore[assignment]
 
 
 def synchronise(network: nn.Module) -> None:
@@ -79,10 +92,38 @@ def precise_statistics(network: nn.Module) -> Iterator[None]:
     average_statistics(network)
 
 
+class Order:
+    """The order of samples inside a backbone: in training its groups alternate.
+
+    Its images are reordered once, and so are the features that it returns; then a group costs no
+    copy in any norm. Channels_last images stay as they are: there it would.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+        self.batch = 0  # samples while the groups alternate
+
+    def attach(self, backbone: Backbone) -> "Order":
+        """Hook into the backbone's forward."""
+        backbone.register_forward_pre_hook(self.begin)
+        backbone.register_forward_hook(self.end)
+        return self
+
+    def begin(self, backbone: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        images, *others = inputs
+        self.batch = len(images) if backbone.training and images.is_contiguous() else 0
+        return (alternate(images, self.groups) if self.batch else images, *others)
+
+    def end(self, backbone: nn.Module, inputs: tuple[Tensor, ...], features: Tensor) -> Tensor:
+        alternates, self.batch = self.batch > 0, 0
+        return consecutive(features, self.groups) if alternates else features
+
+
 class _Grouped(_BatchNorm):
     """A batch norm that in training normalises groups of its input (B, C, ...) along B."""
 
     groups: int
+    order: Order | None
 
     def forward(self, tokens: Tensor) -> Tensor:
         if not self.training:
@@ -90,9 +131,17 @@ class _Grouped(_BatchNorm):
         running, momentum = None, 0.0
         if self.running_mean is not None and self.running_var is not None:
             running, momentum = (self.running_mean, self.running_var), self._next_momentum()
-        out = grouped_batch_norm(
-            tokens, self.groups, running, self.weight, self.bias, momentum, self.eps
-        )
+        settings = (self.groups, running, self.weight, self.bias, momentum, self.eps)
+        samples = 0 if self.order is None else self.order.batch
+        if samples == len(tokens):
+            out = alternating_batch_norm(tokens, *settings)
+        elif samples:  # several rows a sample
+            shape = (samples, -1, *tokens.shape[1:])
+            rows = consecutive(tokens.reshape(shape), self.groups).flatten(0, 1)
+            out = grouped_batch_norm(rows, *settings).view(shape)
+            out = alternate(out, self.groups).flatten(0, 1)
+        else:
+            out = grouped_batch_norm(tokens, *settings)
         for part in ("drop", "act"):  # of timm's norms
             out = getattr(self, part, _unchanged)(out)
         return out

@@ -1,12 +1,14 @@
 """Batch norm of a batch in groups, without copies of the activations.
 
-One batch norm over channels x groups needs the groups beside the channels in memory: two copies of
-the activations in forward and two in backward. Here each group is normalised where it lies.
+Where the groups alternate along the batch, (B, C, ...) is also (B/G, G C, ...): one batch norm over
+channels x groups. That is free for contiguous tensors. Where a group is a part of the batch, each
+part is normalised where it lies.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -24,12 +26,50 @@ def grouped_batch_norm(
 
     The running mean and variance (C,) become the mean over the groups, as if ranks averaged them.
     """
-    rows = None if running is None else [one.expand(groups, -1).clone() for one in running]
+    rows = _repeated(running, groups)
     out: Tensor = _GroupedBatchNorm.apply(tokens, weight, bias, rows, groups, momentum, eps)
+    _set_to_means(running, rows)
+    return out
+
+
+def alternating_batch_norm(
+    tokens: Tensor,
+    groups: int,
+    running: tuple[Tensor, Tensor] | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """The same where sample n of the batch (B, C, ...) is in group n mod G."""
+    rows = _repeated(running, groups)
+    mean, variance = (None, None) if rows is None else (one.flatten() for one in rows)
+    scale, shift = (None if one is None else one.repeat(groups) for one in (weight, bias))
+    wide = tokens.reshape(len(tokens) // groups, -1, *tokens.shape[2:])  # (B/G, G C, ...)
+    out = F.batch_norm(wide, mean, variance, scale, shift, True, momentum, eps)
+    _set_to_means(running, rows)
+    return out.view(tokens.shape)
+
+
+def alternate(samples: Tensor, groups: int) -> Tensor:
+    """Samples (B, ...) of consecutive groups in an order in which the groups alternate."""
+    return samples.reshape(groups, -1, *samples.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+
+def consecutive(samples: Tensor, groups: int) -> Tensor:
+    """The inverse of `alternate`."""
+    return samples.reshape(-1, groups, *samples.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+
+def _repeated(running: tuple[Tensor, Tensor] | None, groups: int) -> list[Tensor] | None:
+    """Running statistics of each group, (G, C) each."""
+    return None if running is None else [one.expand(groups, -1).clone() for one in running]
+
+
+def _set_to_means(running: tuple[Tensor, Tensor] | None, rows: list[Tensor] | None) -> None:
     if running is not None and rows is not None:
         for mine, values in zip(running, rows, strict=True):
             mine.copy_(values.mean(0))
-    return out
 
 
 class _GroupedBatchNorm(torch.autograd.Function):
