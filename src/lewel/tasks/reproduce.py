@@ -17,6 +17,7 @@ from typing import NamedTuple
 from lewel.errors import Interrupted, signals_to_heed
 from lewel.files import write_atomically
 from lewel.tasks.reproduction_plan import Backbone
+from lewel.train.interrupt import leave_closed_terminals
 
 
 class Worker:
@@ -45,6 +46,7 @@ class Worker:
 
     def stop(self, number: int, frame: object) -> None:
         """Let running commands save and end; begin no other."""
+        leave_closed_terminals()
         self.stopped = number
         for process in list(self.running):
             process.send_signal(signal.SIGTERM)

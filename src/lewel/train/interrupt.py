@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import time
 from types import FrameType
 
@@ -20,7 +21,6 @@ class Interruption:
         self.number: int | None = None
         self._before: dict[int, signal._HANDLER] = {}
         self._since = 0.0
-        self._terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def __enter__(self) -> "Interruption":
         for number in signals_to_heed():
@@ -36,18 +36,22 @@ class Interruption:
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if number == signal.SIGHUP:
-            self._leave_closed_terminals()
+        leave_closed_terminals()
         if self.number is None:
             self.number, self._since = number, now
         elif now - self._since > AGAIN:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    def _leave_closed_terminals(self) -> None:
-        """Send output to /dev/null where its terminal is closed: a write would be an error."""
-        for number in self._terminals:
-            if not os.isatty(number):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+
+def leave_closed_terminals() -> None:
+    """After SIGHUP, send output to /dev/null where its terminal is gone: a write would fail."""
+    for number in (1, 2):
+        try:
+            device = stat.S_ISCHR(os.fstat(number).st_mode)
+        except OSError:  # closed by the caller
+            continue
+        if device and not os.isatty(number):  # a terminal that is gone is none any more
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)

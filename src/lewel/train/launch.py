@@ -29,6 +29,7 @@ from lewel.ops.ranks import leave
 from lewel.progress import rank_from_outside
 from lewel.train.devices import quieten
 from lewel.train.fabric import Fabric
+from lewel.train.interrupt import leave_closed_terminals
 from lewel.train.lost_ranks import WatchedRanks, lost_connection, resumption
 
 SAVED, LOST, RESULT = "saved", "lost", "result"  # files of the processes for their parent
@@ -153,6 +154,7 @@ def _forward_signals() -> Iterator[list[int]]:
     forwarded: list[int] = []
 
     def forward(number: int, frame: object) -> None:
+        leave_closed_terminals()
         forwarded.append(number)
         children = mp.active_children()
         if not children:  # none has started yet: start none
