@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,23 @@ def test_sources_of_a_run_are_not_replaced(
         said = capsys.readouterr().err
         assert code == 2 and ("was not written by" in said or "cannot be exported" in said), said
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_outputs_in_a_run_folder_of_version_0_1_are_replaced(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Path(shutil.copytree(trained, tmp_path / "old"))
+    lines = (old / "config.yaml").read_text().splitlines(keepends=True)
+    (old / "config.yaml").write_text("".join(lines[1:-1]))
+    (old / "report.html").write_text("<!doctype html>\n")
+    assert run(["report", str(old), "--out", str(old / "card.json")]) == 2
+    assert run(["report", str(old)]) == 0
+    (old / "config.yaml").write_text("".join(lines))
+    (old / "report.html").write_text("<!doctype html>\n")
+    assert run(["report", str(old)]) == 2
+    os.mkfifo(old / "pipe.html")
+    assert run(["report", str(old), "--overwrite", "--out", str(old / "pipe.html")]) == 2
+    assert "is not a file that can be replaced" in capsys.readouterr().err
 
 
 def test_export_does_not_replace_its_source(

@@ -13,6 +13,9 @@ ZIP_END = b"PK\5\6"  # begins the last record of a zip file, 22 bytes without a 
 # Lines around the YAML that lewel writes, by which a file that was cut is known.
 FIRST_LINE = "# Written by lewel; the last line is `# end`."
 LAST_LINE = "# end"
+# Outputs in run folders of version 0.1, which marked no files.
+OLD_NAMES = ("report.html", "maps.png", "maps.html", "features.npz")
+OLD_FOLDERS = ("export", "predictions")
 PNG_HEAD = 33  # bytes of a PNG before its second chunk
 
 
@@ -20,6 +23,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write to a temporary file beside `path`, fsync it and rename it to `path`."""
     temp = path.with_name(path.name + ".partial")
     try:
+        temp.unlink(missing_ok=True)  # left by a kill
         temp.touch()
         mode = temp.stat().st_mode  # what the umask allows; safetensors would choose 0600
         write(temp)
@@ -65,9 +69,9 @@ def is_output_of(path: Path, command: str) -> bool:
 
 def refuse_foreign(path: Path, command: str, overwrite: bool = False) -> None:
     """Raise UserError if a file exists that this command did not write; call it before the work."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder, expected a file: choose another --out.")
-    if path.exists() and not overwrite and not is_output_of(path, command):
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a file that can be replaced: choose another --out.")
+    if path.exists() and not overwrite and not _is_own(path, command):
         raise UserError(
             f"{path} exists and was not written by `lewel {command}`: choose another --out, or "
             "replace it with --overwrite."
@@ -77,7 +81,7 @@ def refuse_foreign(path: Path, command: str, overwrite: bool = False) -> None:
 def free_path(path: Path, command: str) -> Path:
     """The path, or a numbered one beside it where the file is another's."""
     number, free = 1, path
-    while free.exists() and not is_output_of(free, command):
+    while free.exists() and not _is_own(free, command):
         number += 1
         free = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return free
@@ -107,6 +111,17 @@ def is_cut(text: str) -> bool:
 def set_aside(path: Path) -> None:
     """Rename a damaged file, so that nothing is lost where it is written again."""
     path.replace(path.with_name(path.name + ".damaged"))
+
+
+def _is_own(path: Path, command: str) -> bool:
+    """Whether a command may replace a file: it carries its mark, or version 0.1 wrote it."""
+    if is_output_of(path, command):
+        return True
+    if path.name not in OLD_NAMES and path.parent.name not in OLD_FOLDERS:
+        return False
+    configs = (folder / "config.yaml" for folder in path.absolute().parents[:2])
+    texts = [one.read_text(encoding="utf-8", errors="replace") for one in configs if one.is_file()]
+    return any("keep_checkpoints:" in text and FIRST_LINE not in text for text in texts)
 
 
 def _add_mark(path: Path, text: bytes) -> None:
