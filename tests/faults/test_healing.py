@@ -89,7 +89,9 @@ def test_one_lost_file_comes_back_as_it_was(
         assert (copied / other).read_bytes() == (finished / other).read_bytes()
 
 
-def test_metrics_that_are_damaged_do_not_stop_a_run(copied: Path) -> None:
+def test_metrics_that_are_damaged_do_not_stop_a_run(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
     damaged = [lines[0], "[1, 2]\n", "\x00\n", *lines[1:3], '{"loss": 1}\n', *lines[3:]]
     (copied / "metrics.jsonl").write_text("".join(damaged))
@@ -97,8 +99,13 @@ def test_metrics_that_are_damaged_do_not_stop_a_run(copied: Path) -> None:
     (copied / "backbone.safetensors").unlink()
     (copied / "heads.safetensors").unlink()
     assert tiny_run(copied, "--epochs", "1") == 0
+    assert "metrics.jsonl" not in capsys.readouterr().out.split("the weights are in")[0]
     assert tiny_run(copied, "--epochs", "2") == 0
     assert [line["step"] for line in metrics(copied)] == list(range(9))
+    (copied / "metrics.jsonl").write_text("".join(lines[:3]))
+    capsys.readouterr()
+    assert tiny_run(copied, "--epochs", "2") == 0
+    assert "metrics.jsonl lacks 6 lines" in capsys.readouterr().out
 
 
 def test_a_trained_backbone_is_not_trained_over(
@@ -176,7 +183,9 @@ def test_damaged_results_are_named(
         with pytest.raises(RunError, match="is damaged"):
             Results(copied).keep("knn", {}, {})
     assert file.read_text() == text
-    assert run(["report", str(copied)]) == 0
+    if text == "[1, 2]":
+        assert run(["report", str(copied)]) == 0
+        assert "knn.json is damaged" in (copied / "report.html").read_text()
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "random", "a list"])

@@ -17,6 +17,7 @@ from lewel.errors import UserError
 from lewel.files import set_aside
 from lewel.interop.lookup import read_card
 from lewel.nn.heads import Encoder
+from lewel.train.metrics import read_metrics
 from lewel.train.run_folder import RunFolder
 
 Faults = dict[Path, str]  # of files that are missing, damaged, or of other weights
@@ -141,10 +142,12 @@ def in_words(folder: RunFolder, faults: Faults, step: int) -> str:
     files = (folder.backbone, folder.heads, folder.card, folder.views, folder.config)
     there = [path.name for path in files if path not in faults]
     restored = [f"{path.name} ({faults[path]})" for path in files if path in faults]
-    text = f"intact: {', '.join(there)}" if there else ""
-    if not restored:
-        return text
-    aside = any(fault != "missing" for fault in faults.values())
-    note = "; the old files are kept as *.damaged" if aside else ""
-    words = f"restored from the checkpoint of step {step}: {', '.join(restored)}{note}"
-    return f"{text}; {words}" if there else words
+    parts = [f"intact: {', '.join(there)}"] if there else []
+    if restored:
+        parts.append(f"restored from the checkpoint of step {step}: {', '.join(restored)}")
+    if any(fault != "missing" for fault in faults.values()):
+        parts.append("the old files are kept as *.damaged")
+    lost = step + 1 - len({line["step"] for line in read_metrics(folder.metrics)})
+    if lost > 0:
+        parts.append(f"metrics.jsonl lacks {lost:,} lines, which no checkpoint has")
+    return "; ".join(parts)
