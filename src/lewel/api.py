@@ -17,6 +17,7 @@ from lewel.config.commands import (
     PackConfig,
 )
 from lewel.config.evaluate import (
+    CONFIGS,
     DetectConfig,
     EvaluateConfig,
     FinetuneConfig,
@@ -25,7 +26,7 @@ from lewel.config.evaluate import (
     SegmentConfig,
     WhereConfig,
 )
-from lewel.config.recipes import list_recipes, read_recipe
+from lewel.config.recipes import command_recipe, list_recipes
 from lewel.config.settings import Settings, explain
 from lewel.data.views.transform import Transform
 from lewel.errors import UserError
@@ -233,7 +234,8 @@ def _evaluate(
     settings: dict[str, Any],
 ) -> Found:
     """An evaluation with its settings from a recipe and keywords."""
-    base = {} if recipe is None else read_recipe(fspath(recipe), "eval")
+    command = next(name for name, kind in CONFIGS.items() if kind is model)
+    base = {} if recipe is None else command_recipe(command, fspath(recipe))
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     config = _checked(model, {**base, **settings, "data": fspath(data)})
     return task(fspath(backbone), config, _path(out), plain_console())
@@ -251,4 +253,6 @@ def _name(value: Maybe) -> str | None:
 
 
 def _path(value: Maybe) -> Path | None:
+    if value == "":
+        raise UserError("out is an empty name: write . for the current folder.")
     return None if value is None else Path(value)

@@ -1,5 +1,7 @@
 """Exceptions that end a command with a message, each with its exit code."""
 
+import errno
+import os
 import signal
 
 # Ctrl-C, a stop by the system, a closed terminal, Ctrl-\\, and SLURM's warning before its limit.
@@ -35,6 +37,29 @@ class Interrupted(Exception):
         when = "before the first step" if step is None else f"after step {step}"
         super().__init__(f"stopped by {signal.Signals(number).name} {when}")
         self.number, self.step = number, step
+
+
+def state_of(path: str | os.PathLike[str]) -> str:
+    """What a path is that is not what was expected: missing, a folder, a link to itself, ..."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "is a link that leads back to itself"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            target = os.readlink(path) if os.path.islink(path) else None
+            return "does not exist" if target is None else f"is a broken link to {target}"
+        return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
+    if os.path.isdir(path):
+        return "is a folder"
+    return "is a file" if os.path.isfile(path) else "is neither a file nor a folder"
+
+
+def load_reason(error: Exception) -> str:
+    """Why torch cannot load a file, without its advice to load it with weights_only=False."""
+    first = (str(error).splitlines() or [""])[0].rstrip(".")
+    known = isinstance(error, RuntimeError | OSError) and "eights" not in first
+    return first if first and known else "it is not a file of tensors that torch wrote"
 
 
 def system_message(error: OSError) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from lewel.cli.output import program, say
+from lewel.cli.output import command, say
 from lewel.cli.parameters import All
 from lewel.config.commands import ImportConfig
 from lewel.progress import plain_console
@@ -41,6 +41,6 @@ def import_(file: Path, /, *, out: Path | None = None, config: Config = DEFAULT)
         plain_console(),
         *lines,
         "next:",
-        f"  {program()} knn {done.folder} --data cifar10    # evaluate it",
-        f"  {program()} export {done.folder} --to onnx    # for other programs",
+        command("knn", done.folder, "--data", "cifar10", note="evaluate it"),
+        command("export", done.folder, "--to", "onnx", note="for other programs"),
     )

@@ -88,6 +88,7 @@ def run(arguments: list[str]) -> int:
     """The exit code of a command line."""
     errors = plain_console(stderr=True, soft_wrap=True)
     try:
+        refuse_empty(arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsValidationError as error:
         from pydantic import ValidationError
@@ -121,6 +122,18 @@ def run(arguments: list[str]) -> int:
             errors.print(f"{error}: {text}")
         return 128 + error.number
     return 0
+
+
+def refuse_empty(arguments: list[str]) -> None:
+    """Raise UserError for an empty word: a path would be the current folder."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        flag, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        if not value and (not word or "=" in word):
+            name = flag if flag.startswith("--") else "An argument"
+            raise UserError(
+                f"{name} is empty: is a variable of the shell unset? Write . for the current "
+                "folder."
+            )
 
 
 def _rank_prefix() -> str:

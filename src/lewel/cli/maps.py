@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from lewel.cli.output import program, say
+from lewel.cli.output import command, say
 from lewel.cli.parameters import All, Run
 from lewel.config.commands import MapsConfig
 from lewel.progress import plain_console
@@ -36,5 +36,6 @@ def maps(run: Run, /, *images: str, out: Path | None = None, config: Config = DE
         f"{many}, {len(gallery.chosen)} maps: {gallery.rule}. {gallery.caption}",
         *([gallery.note] if gallery.note else []),
         *(f"wrote {path}" for path in done.files),
-        f"next:\n  {program()} where {run} --data scenes    # or VOCdevkit/VOC2012: numbers",
+        "next:",
+        command("where", run, "--data", "scenes", note="or VOCdevkit/VOC2012: numbers"),
     )

@@ -1,5 +1,6 @@
 """How commands print what they found."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,15 @@ def say(console: Console, *lines: str) -> None:
     """Plain lines, as they are; printed by the first process alone under torchrun and srun."""
     for line in lines if rank_from_outside() == 0 else ():
         show(console, line)
+
+
+def command(*words: object, note: str = "") -> str:
+    """A command line to paste into a shell: every word quoted where it needs it."""
+    text = [str(word) for word in words]
+    # A path that begins with a hyphen would be a flag.
+    paths = [isinstance(word, Path) and str(word).startswith("-") for word in words]
+    text = [f"./{word}" if path else word for word, path in zip(text, paths, strict=True)]
+    return f"  {shlex.join([program(), *text])}" + (f"    # {note}" if note else "")
 
 
 def program() -> str:
@@ -49,4 +59,4 @@ def show_accuracy(console: Console, found: "Accuracy", *details: str) -> None:
 
 def where_and_next(file: Path) -> list[str]:
     """Where a result is cached, and what comes next."""
-    return [f"wrote {file}", "next:", f"  {program()} results {file.parent.parent}"]
+    return [f"wrote {file}", "next:", command("results", file.parent.parent)]

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from lewel.cli.output import program, say
+from lewel.cli.output import command, say
 from lewel.cli.parameters import All, Flag
 from lewel.config.commands import PackConfig
 from lewel.errors import UserError
@@ -48,5 +48,4 @@ def pack(
     ]
     if done.corrupt:
         lines.append(f"corrupt and left out: {done.corrupt:,} ({out}/corrupt_images.jsonl)")
-    lewel = program()
-    say(console, *lines, "next:", f"  {lewel} pretrain {out}", f"  {lewel} pack --check {out}")
+    say(console, *lines, "next:", command("pretrain", out), command("pack", "--check", out))

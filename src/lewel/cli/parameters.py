@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from pydantic import ValidationError
 
-from lewel.config.evaluate import EvaluateConfig
+from lewel.config.evaluate import CONFIGS, EvaluateConfig
 from lewel.config.settings import explain
 from lewel.errors import UserError
 
@@ -32,10 +32,11 @@ def with_recipe(config: Config, recipe: str | None) -> Config:
     """A recipe for an evaluation, then the user's flags on top of it."""
     if recipe is None:
         return config
-    from lewel.config.recipes import read_recipe
+    from lewel.config.recipes import command_recipe
 
     given = config.model_dump(exclude_unset=True)
+    command = next(name for name, model in CONFIGS.items() if model is type(config))
     try:
-        return type(config).model_validate({**read_recipe(recipe, "eval"), **given})
+        return type(config).model_validate({**command_recipe(command, recipe), **given})
     except ValidationError as error:
         raise UserError(explain(error, type(config))) from None

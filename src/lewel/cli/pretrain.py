@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lewel.cli.output import program, say, wide
+from lewel.cli.output import command, say, wide
 from lewel.cli.parameters import All, Flag
 from lewel.config.pretrain import PretrainConfig
 from lewel.progress import plain_console
@@ -94,7 +94,7 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
     """What was reached, what was written, and what to do next."""
     from lewel.methods.registry import find_method, method_names
 
-    lewel, folder = program(), done.folder
+    folder = done.folder
     lines = []
     if done.knn is not None:
         lines.append(
@@ -102,32 +102,32 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
         )
         if done.knn_before is not None and done.knn <= done.knn_before:
             lines.append(
-                "k-NN did not rise: train for longer, on more images, or with another --method; "
-                f"`{lewel} report {folder}` shows loss and embedding std."
+                "k-NN did not rise: train for longer, on more images, or with another --method. "
+                "Loss and embedding std are shown by"
             )
+            lines.append(command("report", folder))
     corrupt = folder / "corrupt_images.jsonl"
     if corrupt.exists():
         many = len(corrupt.read_text(encoding="utf-8").splitlines())
         lines.append(f"{many} corrupt images: see {corrupt}")
     evaluate = (
-        f"  {lewel} knn {folder} --data {config.data}    # evaluate it"
+        command("knn", folder, "--data", config.data, note="evaluate it")
         if done.knn is not None
-        else f"  {lewel} embed {folder} {config.data}    # features of every image"
+        else command("embed", folder, config.data, note="features of every image")
     )
     named = ("heads.safetensors", "card.json", "views.png", "metrics.jsonl")
     others = [name for name in named if (folder / name).exists()]
+    again = ("pretrain", "--recipe", folder / "config.yaml")
     lines += [
         f"the weights are in {done.backbone}; beside them are {', '.join(others)}",
         "next:",
         evaluate,
-        f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --out {folder} "
-        f"--epochs {2 * config.epochs}    # train for longer",
+        command(*again, "--out", folder, "--epochs", 2 * config.epochs, note="train for longer"),
     ]
     other = find_method(config.method).about.counterpart
     if other in method_names():
-        lines.append(
-            f"  {lewel} pretrain --recipe {folder / 'config.yaml'} --method {other} --out "
-            f"{folder.with_name(folder.name + '-' + other)}    # compare with {other}"
-        )
+        beside = folder.with_name(f"{folder.name}-{other}")
+        note = f"compare with {other}"
+        lines.append(command(*again, "--method", other, "--out", beside, note=note))
     python = f"  import lewel; lewel.load_backbone({str(folder)!r})    # Python: a plain network"
     return [*lines, python]

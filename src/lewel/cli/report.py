@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lewel.cli.output import program, say
+from lewel.cli.output import command, say
 from lewel.cli.parameters import Flag
 from lewel.config.commands import OVERWRITE
 from lewel.progress import plain_console
@@ -28,6 +28,6 @@ def report(
         console,
         f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)",
         "next: open it in a browser, or see results and a running training:",
-        f"  {program()} results {' '.join(map(str, runs))}",
-        f"  {program()} watch {runs[0]}",
+        command("results", *runs),
+        command("watch", runs[0]),
     )

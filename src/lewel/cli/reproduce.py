@@ -1,12 +1,13 @@
 """`lewel reproduce`."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
 
-from lewel.cli.output import program, say, wide
+from lewel.cli.output import command, say, wide
 from lewel.cli.parameters import Flag, Positive
 from lewel.data.workers import cores
 from lewel.errors import RunError, UserError
@@ -69,7 +70,12 @@ def reproduce(
         from lewel.tasks.reproduction_slurm import write_jobs
 
         script = write_jobs(queue, setup)
-        say(console, f"wrote {len(queue)} jobs to {script.parent}", "next:", f"  sbatch {script}")
+        say(
+            console,
+            f"wrote {len(queue)} jobs to {script.parent}",
+            "next:",
+            f"  sbatch {shlex.quote(str(script))}",
+        )
         return
     check_data(queue, setup)
     many = sum(len(one.parts()) for one in queue)
@@ -93,7 +99,7 @@ def finish(
     say(console, *(f"wrote {path}" for path in written))
     if failed:
         raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
-    say(console, "next:", f"  {program()} reproduce --scale {setup.scale_name} --seeds {seeds + 2}")
+    say(console, "next:", command("reproduce", "--scale", setup.scale_name, "--seeds", seeds + 2))
 
 
 def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from lewel.cli.output import program, say, wide
+from lewel.cli.output import command, say, wide
 from lewel.cli.parameters import All, Run
 from lewel.config.evaluate import WhereConfig
 from lewel.progress import plain_console
@@ -35,8 +35,8 @@ def where(run: Run, /, *, config: Annotated[WhereConfig, All]) -> None:
     console = plain_console()
     found = task.where(run, config, console)
     wide(console, 240).print(table_of(found.numbers))
-    nexts = f"next:\n  {program()} maps {run} {config.data}"
-    say(console, *explanations(found.numbers), f"wrote {found.file}", nexts)
+    nexts = ["next:", command("maps", run, config.data)]
+    say(console, *explanations(found.numbers), f"wrote {found.file}", *nexts)
 
 
 def table_of(found: dict[str, Any]) -> Table:

@@ -1,5 +1,6 @@
 """From a recipe and the user's settings to the checked configuration of a run."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from lewel.config.methods import (
     without_unused,
 )
 from lewel.config.pretrain import PretrainConfig, resolve
-from lewel.config.recipes import default_recipe, read_recipe
+from lewel.config.recipes import command_recipe, default_recipe
 from lewel.data.sources.named import NAMES
 from lewel.errors import UserError
 from lewel.interop.published import find_published
@@ -30,10 +31,12 @@ def configure(
     if recipe is None or recipe == "paper":
         given = default_recipe(name) if known else {}
     else:
-        given = read_recipe(recipe) if isinstance(recipe, str) else recipe
+        given = command_recipe("pretrain", recipe) if isinstance(recipe, str) else recipe
     shipped = isinstance(recipe, str) and recipe != "paper"
     if known and not shipped and "head" not in given:  # the constructor's sizes
         given = {**constructor_defaults(find_method(name)), **given}
+    if data == "":
+        raise UserError("The data is an empty name: write . for the current folder.")
     if data is not None:
         overrides = {**overrides, "data": str(data)}
     elif "data" not in given:
@@ -51,5 +54,5 @@ def configure(
         config = config.model_copy(update={"data": str(path.resolve())})
     for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
         if (value := getattr(config, key)) is not None and not find_published(value):
-            config = config.model_copy(update={key: str(Path(value).expanduser().resolve())})
+            config = config.model_copy(update={key: os.path.realpath(os.path.expanduser(value))})
     return config

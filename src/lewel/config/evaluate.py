@@ -207,3 +207,12 @@ class DetectConfig(DenseConfig):
         ge=0,
         description="PreciseBN: batches for batch norm's statistics before evaluation.",
     )
+
+
+CONFIGS: dict[str, type[EvaluateConfig]] = {
+    "knn": KnnConfig,
+    "linear": LinearConfig,
+    "finetune": FinetuneConfig,
+    "segment": SegmentConfig,
+    "detect": DetectConfig,
+}

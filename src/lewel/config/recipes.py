@@ -1,10 +1,11 @@
 """The recipes that ship with lewel: YAML files whose comments state what they give."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-from lewel.config.settings import read_yaml
-from lewel.errors import UserError
+from lewel.config.settings import Settings, read_yaml
+from lewel.errors import UserError, state_of
 
 
 def recipe_folder() -> Path:
@@ -33,16 +34,45 @@ def default_recipe(method: str) -> dict[str, Any]:
     return {**shipped, "precision": "auto"}
 
 
+def command_recipe(command: str, name: str) -> dict[str, Any]:
+    """A recipe for a command; UserError for one that is another command's."""
+    kind = "pretrain" if command == "pretrain" else "eval"
+    other = "eval" if kind == "pretrain" else "pretrain"
+    shipped = recipe_folder() / other / f"{name}.yaml"
+    owners = owners_of(other, name, read_yaml(shipped)) if shipped.is_file() else []
+    if not owners:
+        recipe = read_recipe(name, kind)
+        owners = owners_of(kind, name, recipe)
+        if not owners or command in owners:
+            return recipe
+    raise UserError(
+        f"{name} is a recipe for `lewel {' or '.join(owners)}`, not for `lewel {command}`: "
+        "`lewel recipes` lists all."
+    )
+
+
+def owners_of(kind: str, name: str, recipe: dict[str, Any]) -> list[str]:
+    """The commands that a recipe is for: by its name if it is shipped, else by its keys."""
+    from lewel.config.evaluate import CONFIGS
+    from lewel.config.pretrain import PretrainConfig
+
+    models: dict[str, type[Settings]] = {"pretrain": PretrainConfig, **CONFIGS}
+    prefix = name.partition("_")[0]
+    if prefix in CONFIGS and name in list_recipes(kind):
+        return [prefix]
+    return [own for own, model in models.items() if recipe.keys() <= model.model_fields.keys()]
+
+
 def read_recipe(name: str, kind: str = "pretrain") -> dict[str, Any]:
     """A shipped recipe by its name, or any YAML file."""
     shipped = recipe_folder() / kind / f"{name}.yaml"
     if shipped.is_file():
         return read_yaml(shipped)
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.is_file():
         return read_yaml(path)
-    if path.suffix in {".yaml", ".yml"}:
-        raise UserError(f"The recipe file {name} does not exist.")
+    if path.suffix in {".yaml", ".yml"} or os.path.lexists(path):
+        raise UserError(f"The recipe {name} {state_of(path)}: expected a YAML file.")
     raise UserError(
         f"There is no recipe {name!r}: expected one of {', '.join(list_recipes(kind))}, or a YAML "
         "file."

@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, and what they decide about an ordering."""
+"""Means over seeds with their intervals, what they decide, and what too few images do not."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,23 @@ T_QUANTILES = (
     2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
 )  # fmt: skip
 
+FEW = 30  # with fewer images an interval by the bootstrap is too narrow
 Verdict = Literal["holds", "undecided", "contradicted"]
+
+
+def counted(images: int) -> str:
+    """A number of images, marked where there are too few for an interval."""
+    return f"{images:,}" + (" (too few)" if images < FEW else "")
+
+
+def warnings_of(images: int) -> list[str]:
+    """A warning where a validation set is too small for the interval of its numbers."""
+    if images >= FEW:
+        return []
+    return [
+        f"Warning: {images} images are too few to evaluate on, whatever the interval says: "
+        f"expected {FEW} or more."
+    ]
 
 
 class Estimate(NamedTuple):

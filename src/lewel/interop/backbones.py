@@ -1,5 +1,6 @@
 """Opens backbones by name or from weights, for every command that takes a backbone."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.interop.lookup import read_card, weights_file
 from lewel.interop.weights import fill, first_few, network_in, read_config, read_weights
 from lewel.nn.backbone import (
@@ -96,8 +97,10 @@ def find_network(
     if file is None:
         name = str(what)
         if name not in RESNETS and not name.startswith("timm/"):
+            path = os.path.expanduser(name)
+            state = f" ({state_of(path)})" if os.sep in name or os.path.lexists(path) else ""
             raise UserError(
-                f"{what} is not a backbone: expected a run folder, a file of weights, or a "
+                f"{what} is not a backbone{state}: expected a run folder, a file of weights, or a "
                 "network's name such as resnet50 or timm/convnext_atto."
             )
         _refuse_other_network(what, name, backbone)

@@ -1,6 +1,7 @@
 """Reads weights of our runs and of third-party checkpoints, without executing code."""
 
 import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lewel.errors import UserError
+from lewel.errors import UserError, load_reason, state_of
 from lewel.interop.export import from_detectron2, is_detectron2
 from lewel.interop.sequential import from_sequential
 
@@ -27,7 +28,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if file.is_dir():
         file = file / "backbone.safetensors"
     if not file.is_file():
-        raise UserError(f"{path} holds no weights: expected a run folder, .safetensors or .pth.")
+        state = "holds no weights" if Path(path).expanduser().is_dir() else state_of(file)
+        raise UserError(f"{path} {state}: expected a run folder, .safetensors or .pth.")
     if file.suffix == ".safetensors":
         try:
             return in_torchvisions_names(load_file(file))
@@ -39,20 +41,14 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             "arrays as tensors in a .pth file ({'model': ...} in detectron2)."
         )
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = _load(file)
     except Exception as error:  # torch raises many types for invalid files
         if code := CODE.search(str(error)):
             raise UserError(
                 f"{file} holds more than tensors ({code[1]}) and could run code: not loaded. Save "
                 "only its state_dict, or as safetensors."
             ) from None
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        # torch's unpickler raises many types for bytes that are no pickle; its own
-        # message advises weights_only=False.
-        known = isinstance(error, RuntimeError | OSError)
-        if not known or reason.startswith("Weights only load failed"):
-            reason = "it is not a file of tensors written by torch or safetensors"
-        raise UserError(f"{file} cannot be read as a checkpoint: {reason}.") from None
+        raise UserError(f"{file} cannot be read as a checkpoint: {load_reason(error)}.") from None
     tensors = _tensors_in(content)
     if not tensors:
         raise UserError(f"{file} holds no tensors by name: expected a state_dict.")
@@ -69,12 +65,19 @@ def in_torchvisions_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in a checkpoint of lewel; empty for other files."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = _load(path, mmap=True)
     except Exception:  # `read_weights` reports the error
         return {}
     ours = isinstance(content, dict) and {"config", "method", "step"} <= content.keys()
     config: dict[str, Any] = content["config"] if ours else {}
     return config
+
+
+def _load(file: Path, *, mmap: bool = False) -> Any:
+    """The content of a torch checkpoint, without torch's warnings on files of other kinds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
 
 
 def _tensors_in(content: Any) -> dict[str, Tensor]:

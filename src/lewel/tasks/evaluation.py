@@ -1,6 +1,7 @@
 """What all evaluations share: a backbone, data, and a result that is cached in the run folder."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +24,14 @@ from lewel.data.sources.source import (
     digest_of_files,
     digest_with_labels,
 )
-from lewel.errors import RunError, UserError
+from lewel.errors import RunError, UserError, state_of
 from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import Results, fingerprint, unchanged_since
+from lewel.evaluate.statistics import warnings_of
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import gather_objects, rank, ranks
-from lewel.progress import Bar, plain_console, show
+from lewel.progress import Bar, plain_console, rank_from_outside, show
 from lewel.train.devices import (
     Placement,
     chosen_precision,
@@ -109,11 +111,14 @@ class Evaluator:
         self.what, self.config = what, config.model_copy(update={"precision": precision})
         self.network = find_network(what, config.backbone, config.image_size)
         file = weights_file(what)
+        if out is not None and os.path.lexists(out) and not out.is_dir():
+            raise UserError(f"--out {out} {state_of(out)}: expected a folder for the results.")
         self.results = Results(out or folder_for(what))
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
         self.notes: list[str] = []
         self.train, self.val = opens(config, self.network, self.notes)
+        self.notes += warnings_of(len(self.val))
         refuse_identical(self.train, config.data)
         self.data = {
             "train": digest_with_labels(self.train)[:16],
@@ -200,10 +205,18 @@ class Task:
         self.fixed_shapes = fixed_shapes  # of the images
 
     def evaluate(
-        self, what: str, config: EvaluateConfig, out: Path | None, console: Console
+        self,
+        what: str,
+        config: EvaluateConfig,
+        out: Path | None,
+        console: Console,
+        *,
+        notes: bool = True,
     ) -> tuple[dict[str, Any], Path]:
         """The result, cached or computed now, and its file."""
         evaluator = Evaluator(what, config, out, self.opens)
+        if notes and rank_from_outside() == 0:
+            show(console, *dict.fromkeys(evaluator.notes))
         file = evaluator.results.path(self.name)
         place = placement(config.devices, config.nodes)
         if place.starter == "lewel" and place.nodes == 1:  # no other process looks for it
@@ -245,8 +258,6 @@ class Task:
         """Compute a result on all ranks; the first one keeps it."""
         config, network = evaluator.config, evaluator.network
         begun = time.monotonic()
-        for note in dict.fromkeys(evaluator.notes) if rank() == 0 else ():
-            show(console, note)
         set_arithmetic(config.precision, fixed_shapes=self.fixed_shapes)
         torch.manual_seed(config.seed)
         backbone = open_backbone(
@@ -291,7 +302,7 @@ class Task:
             one = config.model_copy(update={"lr": f"{rate:g}"})
             if len(config.rates) > 1:
                 show(console, f"lr {rate:g}:")
-            found[one.lr], file = evaluate(one)
+            found[one.lr], file = evaluate(one, notes=rate == config.rates[0])
         if len(found) == 1:
             return found[config.lr], file
         best = max(found, key=lambda rate: float(found[rate][metric]))

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lewel.config.evaluate import FinetuneConfig
 from lewel.data.sources.source import Source, Subset
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.ops.randomness import generator
 from lewel.tasks.classify import evaluate_classifier
 from lewel.tasks.evaluation import EvaluationRun, Task
@@ -29,17 +29,21 @@ def labelled_subset(source: Source, labels: str, seed: int) -> Source:
         return _fraction(source, labels, seed)
     path = Path(labels).expanduser()
     if not path.is_file():
-        raise UserError(f"--labels {labels}: expected a fraction such as 1%, or a file of names.")
+        raise UserError(
+            f"--labels {labels} {state_of(path)}: expected a fraction such as 1%, or a file of "
+            "names."
+        )
     wanted = {
         line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
     } - {""}
     names = [Path(source.describe(index)).name for index in range(len(source))]
+    if not wanted:
+        raise UserError(f"--labels {labels} is empty: expected the name of an image in each line.")
     missing = wanted - set(names)
-    if missing or not wanted:
-        example = f" (for example {min(missing)})" if missing else ""
+    if missing:
         raise UserError(
             f"{len(missing)} of the {len(wanted)} images that {labels} names are not in the "
-            f"data{example}: give the data set that the list is for."
+            f"data (for example {min(missing)}): give the data set that the list is for."
         )
     return Subset(source, [index for index, name in enumerate(names) if name in wanted])
 

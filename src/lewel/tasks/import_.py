@@ -10,7 +10,7 @@ import torch
 
 from lewel.config.commands import ImportConfig
 from lewel.data.views.transform import preprocessing
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.evaluate.results import fingerprint
 from lewel.files import mark, refuse_foreign, write_atomically
 from lewel.interop.backbones import Network, check_features, find_network
@@ -32,7 +32,9 @@ class Imported(NamedTuple):
 def import_(file: Path, config: ImportConfig, out: Path | None = None) -> Imported:
     """Write backbone.safetensors and card.json from a checkpoint; no code in it is run."""
     if not file.is_file():
-        raise UserError(f"{file} is not a file: expected a checkpoint (.pth, .pt, .safetensors).")
+        raise UserError(
+            f"{file} {state_of(file)}: expected a checkpoint (.pth, .pt, .safetensors)."
+        )
     if file.suffix == ".safetensors" and "backbone" in read_card(file):
         raise UserError(f"{file} was written by lewel: use it directly, without importing.")
     folder = RunFolder(out or Path("runs") / file.name.split(".")[0])

@@ -17,7 +17,7 @@ from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source
 from lewel.data.views.augment import normalise
 from lewel.data.views.loader import TwoViews
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.evaluate.map_selection import (
     RULES,
     Rule,
@@ -88,6 +88,8 @@ def open_map_model(
 ) -> MapModel:
     """The network of a run folder with its head; randomly initialised if `untrained`."""
     folder = RunFolder(run.expanduser())
+    if not folder.path.is_dir():
+        raise UserError(f"{run} {state_of(folder.path)}: expected a run folder.")
     for file in (folder.config, folder.backbone, folder.heads):
         if not file.is_file():
             raise UserError(
@@ -121,7 +123,7 @@ def open_images(images: list[str], image_size: int, say: Say = _silent) -> Sourc
     for image in images:
         path = Path(image).expanduser()
         if not path.is_file():
-            raise UserError(f"{image} is not a file: give image files, or one folder.")
+            raise UserError(f"{image} {state_of(path)}: give image files, or one folder.")
         if path.suffix.lower() not in SUFFIXES and len(images) == 1:
             return open_data(image, image_size=image_size).unlabelled  # a list of images
     return Files(".", [str(Path(image).expanduser()) for image in images], name="images")

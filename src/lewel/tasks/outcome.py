@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lewel.errors import RunError
+from lewel.evaluate.statistics import counted
 from lewel.pages.gallery import Gallery
 
 
@@ -109,7 +110,7 @@ class Evaluated:
         return {}
 
     def _repr_html_(self) -> str:
-        return table(f"{self.task} on {self.data}", {**self.rows(), "images": f"{self.images:,}"})
+        return table(f"{self.task} on {self.data}", {**self.rows(), "images": counted(self.images)})
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,7 @@ paper's recipe on the paper's data, and the evaluation has the paper's protocol 
 from pathlib import Path
 from typing import Any
 
-from lewel.config.evaluate import (
-    DetectConfig,
-    EvaluateConfig,
-    FinetuneConfig,
-    LinearConfig,
-    SegmentConfig,
-)
+from lewel.config.evaluate import CONFIGS
 from lewel.config.paper import Evaluation, Row, read_paper
 from lewel.config.pretrain import PretrainConfig, follows, read_config
 from lewel.config.recipes import read_recipe
@@ -21,12 +15,6 @@ from lewel.errors import UserError
 from lewel.evaluate.results import ADDED, Entry, fingerprint
 from lewel.interop.lookup import read_card
 
-CONFIGS: dict[str, type[EvaluateConfig]] = {
-    "linear": LinearConfig,
-    "finetune": FinetuneConfig,
-    "segment": SegmentConfig,
-    "detect": DetectConfig,
-}
 # Of an evaluation: data and weights, which are compared by other means, and the seed.
 NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed", *ADDED}
 # Of `EvaluateConfig`, but not in the settings that are stored with a result.

@@ -1,5 +1,6 @@
 """`lewel pretrain`: one run, from its settings and its data to a run folder."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, digest
 from lewel.data.views.loader import Samples, finish_views
-from lewel.errors import Interrupted, RunError, UserError
+from lewel.errors import Interrupted, RunError, UserError, state_of
 from lewel.files import set_aside, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
@@ -73,12 +74,14 @@ def _pretrain(
 ) -> Pretrained:
     opened = open_configured(config)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
-    if path.resolve().is_relative_to(config.data):
+    if Path(os.path.realpath(path)).is_relative_to(config.data):  # also of a link to itself
         raise UserError(
             f"The run folder {path} lies in the data {config.data}, and would become a part "
             "of it: choose another --out."
         )
     config = with_precision(config, fabric.device, path)
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"--out {path} {state_of(path)}: choose a new folder.")
     parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write
     if place.ranks > 1 and place.starter == "lewel":
         del parts

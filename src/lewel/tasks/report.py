@@ -11,7 +11,7 @@ import yaml
 
 from lewel.config.pretrain import resolve
 from lewel.config.references import find_reference
-from lewel.errors import RunError, UserError
+from lewel.errors import RunError, UserError, state_of
 from lewel.files import is_cut, refuse_foreign, write_marked
 from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
@@ -50,7 +50,7 @@ def report(
         raise UserError("Which runs? Give one or several run folders.")
     for run in runs:
         if not run.is_dir():
-            raise UserError(f"{run} does not exist: expected a run folder.")
+            raise UserError(f"{run} {state_of(run)}: expected a run folder.")
         if not RunFolder(run).config.exists() and not RunFolder(run).metrics.exists():
             raise UserError(f"{run} holds no run: expected a folder that `lewel pretrain` wrote.")
     out = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from lewel.errors import RunError, UserError
+from lewel.errors import RunError, UserError, state_of
 from lewel.evaluate.results import Entry, Results
+from lewel.evaluate.statistics import counted
 from lewel.interop.lookup import read_card, weights_file
 from lewel.tasks.paper import find_evaluation, numbers_of
 
@@ -39,7 +40,7 @@ def results_table(runs: list[Path]) -> Table:
     cells: list[list[str]] = []
     for run in runs:
         if not run.is_dir():
-            raise UserError(f"{run} does not exist: expected a run folder.")
+            raise UserError(f"{run} {state_of(run)}: expected a run folder.")
         rows = result_rows(run, numbers_of(run))
         if not rows:
             raise UserError(f"{run} has no results yet: `lewel knn {run} --data ...` makes one.")
@@ -87,7 +88,7 @@ def cells_of(run: Path, card: dict[str, Any], task: str, entry: Entry, paper: st
         f"{main.name} {main.value}",
         main.interval,
         ", ".join(f"{score.name} {score.value}" for score in others),
-        f"{result['images']:,}" if "images" in result else "",
+        counted(result["images"]) if "images" in result else "",
         paper,
     ]
 

@@ -23,6 +23,7 @@ from lewel.errors import RunError, UserError
 from lewel.evaluate.map_selection import agreement, image_side
 from lewel.evaluate.maps import random_maps
 from lewel.evaluate.results import Results, fingerprint, unchanged_since
+from lewel.evaluate.statistics import warnings_of
 from lewel.evaluate.views import MapViews, make_views
 from lewel.evaluate.where import (
     cut_iou,
@@ -71,6 +72,7 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     if cached is not None:
         show(console, f"cached in {results.path('where')}; --recompute evaluates again")
         return Located(results.path("where"), cached)
+    show(console, *warnings_of(len(indices)))
     begun = time.monotonic()
     torch.manual_seed(config.seed)  # for runs trained with random maps
     initial = open_map_model(run, image_size=size, untrained=True, device=device)

@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from lewel.errors import RunError
+from lewel.errors import RunError, load_reason
 from lewel.files import ZIP_END, add_zip_comment, write_atomically
 
 State = dict[str, Any]
@@ -61,7 +61,7 @@ class Checkpoints:
                 if damaged is None:
                     return self._read(path)
             except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
-                damaged = str(error).splitlines()[0]
+                damaged = load_reason(error)
             report(f"{path.name} is damaged ({damaged}): set aside, loading the one before.")
             path.rename(path.with_suffix(".damaged"))
         if any(self.folder.glob("*.damaged")):

@@ -106,7 +106,8 @@ class CorruptImages:
                 line = json.dumps({"index": index, "image": name, "reason": why})
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
-        read = min(seen, self.total)
+        # A resumed run may know of corrupt images that it has not read again yet.
+        read = max(min(seen, self.total), len(self.corrupt))
         if seen >= self.grace and len(self.corrupt) > self.allowed * read:
             raise RunError(
                 f"{len(self.corrupt)} of the {read} images read are corrupt, more than "

@@ -8,7 +8,7 @@ from lewel.data.dense.coco import open_coco
 from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import open_voc, years_of
 from lewel.data.sources.layouts import coco_files
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 
 
 def open_boxes(
@@ -24,7 +24,9 @@ def open_boxes(
         return SceneBoxes(train or "train", size), SceneBoxes(val or "val", size)
     root = Path(data).expanduser()
     if not root.is_dir():
-        raise UserError(f"{data} is not a folder: expected Pascal VOC, COCO, or scenes.")
+        raise UserError(
+            f"{data} {state_of(root)}: expected a folder of Pascal VOC or COCO, or scenes."
+        )
     if years_of(root):
         return open_voc(root, train, val, classes)
     if coco_files(root):

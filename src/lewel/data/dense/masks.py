@@ -31,7 +31,7 @@ from lewel.data.sources.open import HELD_OUT
 from lewel.data.sources.scenes import CLASSES as FIGURES
 from lewel.data.sources.scenes import SIZES, draw_scene
 from lewel.data.sources.source import Labels, Source, Subset
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.ops.randomness import generator
 
 VALIDATION_SCENES = 500
@@ -212,7 +212,7 @@ def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, M
         return MaskFiles(voc, train, name, CLASSES), MaskFiles(voc, val, name, CLASSES)
     if not root.is_dir():
         raise UserError(
-            f"{data} does not exist: expected a Pascal VOC folder, a folder with images/ and "
+            f"{data} {state_of(root)}: expected a Pascal VOC folder, a folder with images/ and "
             "masks/, or scenes."
         )
     return _open_folder(root, seed)

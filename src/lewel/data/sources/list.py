@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 
 
 def open_list(path: str, notes: list[str]) -> Files:
@@ -60,8 +60,7 @@ def read_classes(path: str) -> list[str]:
     shown, path = path, os.path.expanduser(path)
     expected = "expected a text file with one class name a line"
     if not os.path.isfile(path):
-        state = "is not a file" if os.path.exists(path) else "does not exist"
-        raise UserError(f"The class list {shown} {state}: {expected}.")
+        raise UserError(f"The class list {shown} {state_of(path)}: {expected}.")
     try:
         lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from lewel.data.sources.list import open_list, read_classes
 from lewel.data.sources.named import NAMES, open_named
 from lewel.data.sources.packed import is_packed, open_packed
 from lewel.data.sources.source import Data, Source, Subset
-from lewel.errors import UserError
+from lewel.errors import UserError, state_of
 from lewel.ops.randomness import generator
 
 HELD_OUT: Final = 0.1  # fraction of the labelled images, if there is no validation set
@@ -77,8 +77,6 @@ def open_splits(
         return None, *open_folder(path, notes)
     if os.path.isfile(path):
         return None, open_list(path, notes), None
-    if os.path.lexists(path) and not os.path.islink(path):
-        raise UserError(f"{data} is neither a file nor a folder: give a folder of images.")
     raise UserError(_not_found(data, path))
 
 
@@ -148,9 +146,9 @@ def _not_found(data: str, path: str) -> str:
     # Only a name without a folder can be a misspelt data set.
     if os.sep not in data and not close:
         close = get_close_matches(data.lower(), ["scenes", *NAMES], n=2)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    hint = f" Did you mean {' or '.join(close)}?" if close and not os.path.lexists(path) else ""
     return (
-        f"{data or 'An empty name'} does not exist: expected a folder of images, a text file of "
+        f"{data or 'An empty name'} {state_of(path)}: expected a folder of images, a text file of "
         "paths, a CSV with the header path,label, packed data, scenes, or a data set's name such "
         f"as cifar10.{hint}"
     )
