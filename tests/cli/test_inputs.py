@@ -1,91 +1,23 @@
-"""Wrong inputs by family, each tried on every command that it concerns: one message, exit 2."""
+"""Numbers and weights that cannot be used, by family, on every command that they concern."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from lewel.cli.main import run
 from lewel.config.build import build_plan
 from lewel.config.pretrain import PretrainConfig
 from lewel.data.sources.scenes import Scenes
 from lewel.errors import UserError
 from lewel.train.devices import placement
-from tests.running import tiny_command, tiny_run
+from tests.cli.making import EVALUATIONS, OTHERS, images, masks, refused, words_of
+from tests.running import tiny_command
 
-CPU = ["--workers", "0", "--accelerator", "cpu"]
-SMALL = [*CPU, "--limit", "8", "--iterations", "1", "--batch-size", "4"]
-FCN = ["--crop", "32", "--channels", "4", "--auxiliary-channels", "4"]
-RCNN = ["--recipe", "detect_scenes_small", "--val-limit", "2"]
-# What follows the backbone in the shortest command of each kind.
-EVALUATIONS = {
-    "knn": CPU,
-    "linear": [*CPU, "--epochs", "1"],
-    "linear --fast": [*CPU, "--epochs", "1"],
-    "finetune": [*CPU, "--epochs", "1", "--batch-size", "8"],
-}
-DENSE = {"segment": [*SMALL, *FCN], "detect": [*SMALL, *RCNN]}
-OTHERS = {
-    "maps": ["DATA", "--limit", "2"],
-    "where": ["--data", "DATA", "--limit", "4"],
-    "embed": ["DATA", "--limit", "4", "--workers", "0"],
-    "export": ["--to", "onnx"],
-}
 Change = Callable[[dict[str, torch.Tensor]], object]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("inputs") / "run"
-    images(out.parent / "data", {"a": 20, "b": 20})
-    masks(out.parent / "masks", [0, 1, 1, 0, 1, 0, 1, 0])
-    assert tiny_run(out, "--epochs", "1", data=str(out.parent / "data")) == 0
-    return out
-
-
-def images(folder: Path, classes: dict[str, int], *, same: bool = False, size: int = 20) -> Path:
-    """Noise in class folders, or everywhere the same noise."""
-    for number, (name, many) in enumerate(classes.items()):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for index in range(many):
-            draw = np.random.default_rng(0 if same else 100 * number + index)
-            pixels = draw.integers(0, 255, (size, size, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{index}.png")
-    return folder
-
-
-def masks(folder: Path, values: list[int]) -> Path:
-    """Images with masks of one value each."""
-    images(folder, {"images": len(values)}, size=40)
-    (folder / "masks").mkdir()
-    for index, value in enumerate(values):
-        Image.fromarray(np.full((40, 40), value, np.uint8)).save(folder / "masks" / f"{index}.png")
-    return folder
-
-
-def words_of(command: str, backbone: Path, data: Path | str | None = None) -> list[str]:
-    """A command line that works, unless its backbone or data do not."""
-    name, *flags = command.split()
-    usual = {"segment": backbone.parent / "masks", "detect": "scenes"}
-    data = str(data or usual.get(name, backbone.parent / "data"))
-    if command in OTHERS:
-        return [name, str(backbone), *(data if w == "DATA" else w for w in OTHERS[command])]
-    return [name, str(backbone), "--data", data, *{**EVALUATIONS, **DENSE}[command], *flags]
-
-
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The message of a command that ends with exit code 2."""
-    capsys.readouterr()
-    assert run(words) == 2, words
-    said = capsys.readouterr().err
-    assert len(said.strip().splitlines()) == 1, said
-    return said
 
 
 def damaged(run_folder: Path, out: Path, change: Change) -> Path:
@@ -136,7 +68,9 @@ def test_weights_that_are_no_numbers_are_refused_by_every_command(
     words = ["import", str(tmp_path / "theirs.pth"), "--out", str(tmp_path / "imported")]
     assert message in refused(words, capsys)
     if change is not too_large:  # training may scale them
-        assert message in refused(tiny_command(tmp_path / "new", "--init", str(wrong)), capsys)
+        data = str(trained.parent / "data")
+        words = tiny_command(tmp_path / "new", "--init", str(wrong), data=data)
+        assert message in refused(words, capsys)
     assert not (tmp_path / "imported").exists() and not (tmp_path / "new").exists()
 
 
