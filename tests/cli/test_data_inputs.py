@@ -13,7 +13,7 @@ import lewel
 from lewel.cli.main import run
 from lewel.config.recipes import read_recipe
 from lewel.errors import UserError
-from tests.cli.making import CPU, EVALUATIONS, FCN, images, masks, refused, words_of
+from tests.cli.making import CPU, EVALUATIONS, images, masks, refused, words_of
 from tests.running import tiny_command
 
 
@@ -59,6 +59,7 @@ def test_what_is_evaluated_is_printed_with_a_warning_if_it_is_little(
     assert "1 (too few)" in capsys.readouterr().out
     page = lewel.knn(trained, data, out=tmp_path / "out", workers=0, accelerator="cpu")
     assert "1 (too few)" in page._repr_html_()
+    capsys.readouterr()
     plenty = images(tmp_path / "plenty", {"a": 150, "b": 150})
     assert run([*words_of("knn", trained, plenty), "--out", str(tmp_path / "out")]) == 0
     assert "Warning" not in capsys.readouterr().out
@@ -139,7 +140,7 @@ def test_a_recipe_that_is_ambiguous_or_empty(
         ("linear", "scenes_few_labels", "finetune"),
         ("finetune", "linear_lewel_b", "linear"),
         ("segment", "scenes_demo", "pretrain"),
-        ("detect", "FILE", "pretrain"),
+        ("segment", "FILE", "pretrain"),
     ],
 )
 def test_a_recipe_of_another_command(
@@ -215,10 +216,10 @@ def test_pascal_voc_and_packs_stay_in_their_folder(
     (voc / "ImageSets" / "Segmentation").mkdir()
     for kind in ("Main", "Segmentation"):
         for name in ("train", "val"):
-            (voc / "ImageSets" / kind / f"{name}.txt").write_text("../../secret\n")
+            (voc / "ImageSets" / kind / f"{name}.txt").write_text(f"../../{name}\n")
     for command in ("segment", "detect", "where"):
         said = refused(words_of(command, trained, voc), capsys)
-        assert "names ../../secret, which leads out of its folder" in said, command
+        assert "names ../../" in said and "which leads out of its folder" in said, command
     data = trained.parent / "data"
     assert run(["pack", str(data), str(tmp_path / "pack"), "--workers", "0"]) == 0
     index = tmp_path / "pack" / "lewel-index.json"
@@ -251,6 +252,11 @@ def test_a_box_with_nan_in_pascal_voc(
     assert "the box of cat is [nan, 2.0, 9.0, 9.0]" in said
 
 
+def copied(run_folder: Path, out: Path) -> Path:
+    """A run folder without its results."""
+    return Path(shutil.copytree(run_folder, out, ignore=shutil.ignore_patterns("results")))
+
+
 def entries(folder: Path, task: str) -> list[dict[str, dict[str, object]]]:
     return json.loads((folder / "results" / f"{task}.json").read_text())
 
@@ -272,7 +278,7 @@ def test_older_results_are_found_where_they_are_still_right(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Results of randomly initialised networks did not name the network."""
-    run_folder = Path(shutil.copytree(trained, tmp_path / "run"))
+    run_folder = copied(trained, tmp_path / "run")
     words = [*words_of("knn", run_folder, trained.parent / "data"), "--random-init"]
     foreign = [*words, "--out", str(tmp_path / "foreign")]
     for command, folder in ((words, run_folder), (foreign, tmp_path / "foreign")):
@@ -295,6 +301,7 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
     trained: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = masks(tmp_path / "data", [0, 1, 1, 0, 1, 0, 1, 0])
+    changed = data / "masks" / "3.bmp"  # not compressed: all masks have the same size
     if command == "where":  # takes Pascal VOC's masks
         voc = tmp_path / "VOC2012"
         (voc / "ImageSets" / "Segmentation").mkdir(parents=True)
@@ -303,8 +310,12 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
         for file in (data / "images").iterdir():
             Image.open(file).save(voc / "JPEGImages" / f"{file.stem}.jpg")
         (voc / "ImageSets" / "Segmentation" / "val.txt").write_text("0\n1\n2\n3\n")
-        data = voc
-    run_folder = Path(shutil.copytree(trained, tmp_path / "run"))
+        data, changed = voc, voc / "SegmentationClass" / "3.png"
+    else:
+        for file in list((data / "masks").iterdir()):
+            Image.open(file).save(file.with_suffix(".bmp"))
+            file.unlink()
+    run_folder = copied(trained, tmp_path / "run")
     words = words_of(command, run_folder, data)
 
     def is_cached() -> bool:
@@ -324,10 +335,9 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
         one["result"]["written"] = "2001-01-01 00:00:00+0000"
     file.write_text(json.dumps(older))
     assert not is_cached()
-    changed = next(data.rglob("3.png")) if command == "where" else data / "masks" / "3.png"
     size = changed.stat().st_size
     Image.fromarray(np.full((40, 40), 1, np.uint8)).save(changed)
-    assert changed.stat().st_size == size
+    assert command == "where" or changed.stat().st_size == size
     assert not is_cached()
 
 
@@ -356,7 +366,7 @@ def refused_after_notes(words: list[str], capsys: pytest.CaptureFixture[str]) ->
 def test_a_cached_result_without_numbers_is_not_used(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*words_of("segment", trained), "--out", str(tmp_path), *FCN]
+    words = [*words_of("segment", trained), "--out", str(tmp_path)]
     assert run(words) == 0
     kept = entries(tmp_path, "segment")
     kept[0]["result"]["miou"] = float("nan")
