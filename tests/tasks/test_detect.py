@@ -1,11 +1,14 @@
 """Detection from the command line: training, resuming, learning rates, pictures, wrong input."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 from torch import nn
 
 from lewel.cli.main import run
@@ -17,6 +20,7 @@ from lewel.tasks.detect import build_detector, make_optimizer
 from lewel.tasks.results import result_rows
 from lewel.train.loop import take_step
 from tests.conftest import small_backbone
+from tests.data.dense.test_boxes import coco_file, make_coco
 from tests.running import tiny_run
 
 SMALL = {
@@ -94,6 +98,46 @@ def test_an_interrupted_detection_resumes_exactly_and_draws_its_detections(
     assert one["rule"] == "COCO" and one["images"] == 2 and one["training_images"] == 4
     pictures = sorted((tmp_path / "whole" / "predictions").glob("detect-scenes-fpn-*.png"))
     assert len(pictures) == 2 and np.asarray(Image.open(pictures[0])).std() > 10
+
+
+def test_a_dry_run_gives_the_time_and_writes_nothing(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words(trained, tmp_path / "out", "--dry-run", "--arch", "fpn")) == 0
+    said = capsys.readouterr().out
+    assert "arch: fpn" in said and "steps: 4" in said and "validation images: 2" in said
+    assert re.search(r"time: about \d+ s on 1 x cpu: [\d.e-]+ s a step", said), said
+    assert not (tmp_path / "out").exists()
+
+
+def recomputed(kept: Path, kind: str) -> list[float]:
+    """AP, AP50 and AP75 of the stored files, by pycocotools."""
+    truth = COCO(str(kept / "ground_truth.json"))
+    found = truth.loadRes(str(kept / "detections.json"))
+    evaluator = COCOeval(truth, found, kind)
+    evaluator.evaluate()
+    evaluator.accumulate()
+    evaluator.summarize()
+    return evaluator.stats[:3].tolist()
+
+
+def test_saved_detections_give_the_same_ap(trained: Path, tmp_path: Path) -> None:
+    data = make_coco(tmp_path / "coco", annotations=coco_file()["annotations"][:2])
+    flags = ["--arch", "fpn", "--masks", "--iterations", "60", "--lr", "0.05", "--data", str(data)]
+    flags += ["--train-split", "train2017", "--val-split", "train2017", "--save-predictions"]
+    assert run(words(trained, tmp_path / "out", *flags)) == 0
+    result = entries(tmp_path / "out")[0]["result"]
+    kept = tmp_path / "out" / str(result["predictions"])
+    rows = json.loads((kept / "detections.json").read_text())
+    assert {row["image_id"] for row in rows} <= {7, 9}  # the ids of the user's file
+    assert {row["category_id"] for row in rows} <= {3, 90} and result["AP50"] > 0
+    boxes = [result[name] for name in ("AP", "AP50", "AP75")]
+    assert recomputed(kept, "bbox") == pytest.approx(boxes, abs=1e-6)
+    masks = [result["mask"][name] for name in ("AP", "AP50", "AP75")]
+    (kept / "detections.json").write_text(
+        json.dumps([{k: v for k, v in row.items() if k != "bbox"} for row in rows])
+    )  # with both, pycocotools takes the area of the box
+    assert recomputed(kept, "segm") == pytest.approx(masks, abs=1e-6)
 
 
 def test_an_interrupted_evaluation_keeps_the_training(

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,18 @@ import torch
 from PIL import Image
 
 from lewel.cli.main import run
+from lewel.config.evaluate import SegmentConfig
 from lewel.config.recipes import list_recipes
 from lewel.data.dense.masks import SceneMasks, open_masks
 from lewel.data.dense.voc import palette
 from lewel.evaluate.iou import count_pixels, mean_iou
+from lewel.interop.backbones import Network
 from lewel.nn.backbone import ResNetBackbone, build_resnet
 from lewel.optim.schedules import poly
+from lewel.pages.segments import GAP, LINE, enlargement
 from lewel.tasks.results import COLUMNS, result_rows
+from lewel.tasks.segment import make_plan
+from lewel.train.devices import Placement
 from lewel.train.loop import take_step
 from lewel.transfer.dilation import dense
 from lewel.transfer.fcn import FCN
@@ -78,17 +85,60 @@ def test_it_trains_and_prints_its_result(
     _, val = open_masks(str(folder), size=16, split=None, limit=None, seed=0)
     colours = {tuple(colour): number for number, colour in enumerate(palette().tolist())}
     rows = []
+    scale = enlargement(30)
     for index, name in enumerate(result["pictures"]):
-        picture = np.asarray(Image.open(tmp_path / name))
         image, mask = val.pair(index)
-        assert np.array_equal(picture[:, :30], image.permute(1, 2, 0).numpy())
+        picture = np.asarray(Image.open(tmp_path / name))[2 * LINE :]
+        parts = [picture[:, n * (30 * scale + GAP) :] for n in range(3)]
+        small = [part[: scale * mask.shape[0] : scale, : 30 * scale : scale] for part in parts]
+        assert np.array_equal(small[0], image.permute(1, 2, 0).numpy())
         masks = [
             torch.tensor([[colours[tuple(pixel)] for pixel in row] for row in part.tolist()])
-            for part in (picture[:, 38:68], picture[:, 76:])
+            for part in small[1:]
         ]
         assert torch.equal(masks[0], mask.long())
         rows.append(count_pixels(masks[1], mask, 3))
     assert mean_iou(torch.stack(rows), tuple("abc"))["miou"] == result["miou"]
+
+
+def test_saved_masks_give_the_same_miou(
+    trained: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words(trained, folder, tmp_path)) == 0
+    assert run(words(trained, folder, tmp_path, "--save-predictions")) == 0
+    said = capsys.readouterr().out
+    assert "cached in" not in said and "wrote all predictions to" in said
+    assert run(words(trained, folder, tmp_path, "--save-predictions")) == 0
+    assert "cached in" in capsys.readouterr().out
+    (entry,) = entries(tmp_path)
+    kept = tmp_path / entry["result"]["predictions"]
+    assert (kept / "classes.txt").read_text().split() == ["0", "1", "2"]
+    inside, union = np.zeros(3), np.zeros(3)
+    for file in sorted(kept.rglob("*.png")):
+        found = np.asarray(Image.open(file))
+        truth = np.asarray(Image.open(folder / "masks" / file.relative_to(kept / "images")))
+        assert Image.open(file).mode == "P" and found.shape == truth.shape
+        for number in range(3):
+            here, there = (found == number) & (truth != 255), truth == number
+            inside[number] += (here & there).sum()
+            union[number] += (here | there).sum()
+    assert len(list(kept.rglob("*.png"))) == 5
+    assert entry["result"]["miou"] == pytest.approx(float((inside / union).mean()), abs=1e-6)
+
+
+def test_a_dry_run_gives_the_time_and_writes_nothing(
+    trained: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--dry-run", "--iterations", "100000", "--lr", "0.1,0.2")
+    assert run(words(trained, folder, tmp_path / "out", *flags)) == 0
+    said = capsys.readouterr().out
+    assert "iterations: 100000" in said and "training images: 12" in said
+    assert "validation images: 5" in said and "learning rates: 2" in said
+    about = re.search(r"time: about ([\d.]+) (hours|days) on 1 x cpu: ([\d.e-]+) s a step", said)
+    assert about is not None, said
+    hours = float(about[1]) * (24 if about[2] == "days" else 1)
+    assert hours == pytest.approx(200_000 * float(about[3]) / 3600, rel=0.15)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_stopped_segmentation_resumes_exactly(
@@ -154,6 +204,8 @@ def test_random_initialisation_is_the_baseline(
     assert run(["results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "supervised" in shown and "mIoU" in shown and "top-1" not in shown
+    pictures = entries(tmp_path)[0]["result"]["pictures"]
+    assert all("halves-scratch-lr0.01" in name for name in pictures)
 
 
 @pytest.mark.parametrize("name", [n for n in list_recipes("eval") if n.startswith("segment")])
@@ -161,6 +213,16 @@ def test_recipes_take_steps(trained: Path, folder: Path, tmp_path: Path, name: s
     assert run(words(trained, folder, tmp_path, "--recipe", name, "--short-side", "20")) == 0
     settings = entries(tmp_path)[0]["settings"]
     assert settings["power"] == 0.9 and settings["weight_decay"] == 5e-4
+
+
+@pytest.mark.parametrize(("width", "last"), [(8, False), (16, True)])
+def test_narrow_networks_are_not_trained_in_channels_last(width: int, last: bool) -> None:
+    """oneDNN writes past its memory in strided 1x1 convolutions of fewer than 16 channels."""
+    config = SegmentConfig(data="scenes", crop=128)
+    evaluator = SimpleNamespace(network=Network("resnet10", "small", width), config=config)
+    place, extractor = Placement(1, 1, "lewel"), SimpleNamespace(workers=0)
+    run: Any = SimpleNamespace(place=place, extractor=extractor, evaluator=evaluator)
+    assert make_plan(run, config, 20).channels_last == last
 
 
 def test_a_network_of_timm(

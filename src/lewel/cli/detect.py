@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lewel.cli.output import say, where_and_next
-from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.cli.output import saved, say, show_dense_plan, where_and_next
+from lewel.cli.parameters import All, Backbone, DryRun, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import DetectConfig
 from lewel.progress import plain_console
 
@@ -14,13 +14,22 @@ Config = Annotated[DetectConfig, All]
 
 
 def detect(
-    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    dry_run: DryRun = False,
+    config: Config,
 ) -> None:
     """Evaluate a backbone by object detection (Faster R-CNN, Mask R-CNN)."""
     from lewel.tasks import detect as task
 
-    console = plain_console()
-    say(console, *lines_of(task.detect(backbone, with_recipe(config, recipe), out, console)))
+    console, config = plain_console(), with_recipe(config, recipe)
+    if dry_run:
+        show_dense_plan(config, lambda: task.describe(backbone, config, out))
+        return
+    say(console, *lines_of(task.detect(backbone, config, out, console)))
 
 
 def lines_of(found: "Detected") -> list[str]:
@@ -40,7 +49,7 @@ def lines_of(found: "Detected") -> list[str]:
     if numbers.get("pictures"):
         folder = found.file.parent.parent / "predictions"
         lines.append(f"wrote {len(numbers['pictures'])} pictures to {folder}")
-    return [*lines, *where_and_next(found.file)]
+    return [*lines, *saved(found), *where_and_next(found.file)]
 
 
 def precisions(numbers: dict[str, Any]) -> str:

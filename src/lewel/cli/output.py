@@ -3,15 +3,17 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from lewel.progress import rank_from_outside, show
 
 if TYPE_CHECKING:
-    from lewel.tasks.outcome import Accuracy
+    from lewel.config.evaluate import DenseConfig
+    from lewel.tasks.outcome import Accuracy, Evaluated
 
 
 def say(console: Console, *lines: str) -> None:
@@ -55,6 +57,23 @@ def show_accuracy(console: Console, found: "Accuracy", *details: str) -> None:
         ),
         *where_and_next(found.file),
     )
+
+
+def saved(found: "Evaluated") -> list[str]:
+    """Where all predictions are, if they were kept."""
+    kept = found.numbers.get("predictions")
+    return [f"wrote all predictions to {found.file.parent.parent / kept}"] if kept else []
+
+
+def show_dense_plan(config: "DenseConfig", describe: Callable[[], dict[str, Any]]) -> None:
+    """The settings of an evaluation as YAML, and what it would take."""
+    import yaml
+
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).rstrip())
+    with Console(stderr=True).status("timing a few steps"):
+        description = describe()
+    for name, value in description.items():
+        print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
 
 
 def where_and_next(file: Path) -> list[str]:

@@ -24,6 +24,10 @@ ResultsFolder = Annotated[
 Recipe = Annotated[
     str | None, Parameter(help="A recipe by name (`lewel recipes`) or a YAML file; flags override.")
 ]
+DryRun = Annotated[
+    bool,
+    Parameter(negative=(), help="Print settings and time of the evaluation; train nothing."),
+]
 All = Parameter(name="*")  # every setting of a model is a flag
 Config = TypeVar("Config", bound=EvaluateConfig)
 

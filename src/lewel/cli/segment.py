@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from lewel.cli.output import say, where_and_next
-from lewel.cli.parameters import All, Backbone, Recipe, ResultsFolder, with_recipe
+from lewel.cli.output import saved, say, show_dense_plan, where_and_next
+from lewel.cli.parameters import All, Backbone, DryRun, Recipe, ResultsFolder, with_recipe
 from lewel.config.evaluate import SegmentConfig
 from lewel.progress import plain_console
 
@@ -14,13 +14,22 @@ Config = Annotated[SegmentConfig, All]
 
 
 def segment(
-    backbone: Backbone, /, *, recipe: Recipe = None, out: ResultsFolder = None, config: Config
+    backbone: Backbone,
+    /,
+    *,
+    recipe: Recipe = None,
+    out: ResultsFolder = None,
+    dry_run: DryRun = False,
+    config: Config,
 ) -> None:
     """Evaluate a backbone by semantic segmentation with a dilated FCN."""
     from lewel.tasks import segment as task
 
-    console = plain_console()
-    say(console, *lines_of(task.segment(backbone, with_recipe(config, recipe), out, console)))
+    console, config = plain_console(), with_recipe(config, recipe)
+    if dry_run:
+        show_dense_plan(config, lambda: task.describe(backbone, config, out))
+        return
+    say(console, *lines_of(task.segment(backbone, config, out, console)))
 
 
 def lines_of(found: "Segmented") -> list[str]:
@@ -39,4 +48,4 @@ def lines_of(found: "Segmented") -> list[str]:
     if numbers["pictures"]:
         first = found.file.parent.parent / numbers["pictures"][0]
         lines.append(f"wrote {len(numbers['pictures'])} pictures such as {first}")
-    return [*lines, *where_and_next(found.file)]
+    return [*lines, *saved(found), *where_and_next(found.file)]

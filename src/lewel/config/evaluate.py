@@ -120,6 +120,9 @@ class DenseConfig(EvaluateConfig):
     """Dense tasks: several learning rates may be tried."""
 
     lr: Rates
+    save_predictions: Annotated[bool, Parameter(negative=())] = Field(
+        False, description="Keep all predictions in predictions/: masks as PNG, boxes as COCO JSON."
+    )
 
     @field_validator("lr")
     @classmethod

@@ -1,7 +1,6 @@
 """`lewel detect`: Faster R-CNN and Mask R-CNN on the backbone (section 4.3)."""
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,11 @@ from lewel.optim.groups import NORMS
 from lewel.optim.schedules import detection_rate
 from lewel.optim.sgd import make_sgd
 from lewel.pages.detections import draw_objects, save_pair
+from lewel.tasks.dense_dry_run import describe_dense
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Detected
-from lewel.tasks.training import plan_training, remove_checkpoints, train_model
+from lewel.tasks.predictions import predictions_folder, start_of, write_detections
+from lewel.tasks.training import Prepared, plan_training, remove_checkpoints, train_model
 from lewel.train.run import Plan
 from lewel.transfer.faster_rcnn import Detector, Settings, c4_detector, fpn_detector
 
@@ -68,6 +69,30 @@ def open_detection(
 
 def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
     """Train a detector on the backbone -> its average precision and a few pictures."""
+    evaluator, config = run.evaluator, run.evaluator.config
+    assert isinstance(config, DetectConfig)
+    train: BoxSource = evaluator.train  # type: ignore[assignment]
+    val: BoxSource = evaluator.val  # type: ignore[assignment]
+    prepared = prepare(run)
+    train_model(run, *prepared[:5], keep=True)
+    set_precise_statistics(run, prepared)
+    with run.bar(f"detecting in {len(val):,} images", len(val) // run.place.ranks) as bar:
+        detections = inference_of(run, prepared).run(val, bar.advance)
+    metrics = numbers_of(detections, val, config)
+    result = {"images": len(val), "training_images": len(train), **metrics}
+    folder = predictions_folder(evaluator, "detect")
+    if config.save_predictions:
+        result["predictions"] = folder
+    if rank() == 0:
+        result["pictures"] = draw(run, detections, val)
+        if config.save_predictions:
+            write_detections(evaluator.results.folder.parent / folder, detections, val)
+    remove_checkpoints(run)
+    return result
+
+
+def prepare(run: EvaluationRun) -> Prepared:
+    """A detector on the backbone, and all that its training takes."""
     evaluator, config, device = run.evaluator, run.evaluator.config, run.fabric.device
     assert isinstance(config, DetectConfig)
     train: BoxSource = evaluator.train  # type: ignore[assignment]
@@ -87,32 +112,36 @@ def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
         targets = [{key: one.to(device) for key, one in t.items()} for t in batch.targets]
         return images, sizes, targets
 
-    train_model(run, model, make_optimizer(model, config), plan, dataset, inputs, keep=True)
-    set_precise_statistics(run, model, plan, dataset, inputs)
-    model.eval()
+    def predict_one(index: int) -> None:
+        one = val.subset(np.array([index]))
+        inference_of(run, prepared).run(one, lambda images: None)
+
+    prepared = Prepared(
+        model, make_optimizer(model, config), plan, dataset, inputs, predict_one, config.precise_bn
+    )
+    return prepared
+
+
+def inference_of(run: EvaluationRun, prepared: Prepared) -> Inference:
+    """A trained detector for whole images."""
+    config, plan = run.evaluator.config, prepared.plan
+    assert isinstance(config, DetectConfig)
+    model: Detector = prepared.model.eval()  # type: ignore[assignment]
 
     def detect(images: Tensor, sizes: list[tuple[int, int]]) -> list[dict[str, Tensor]]:
         with run.fabric.autocast():
             return model.detect(images, sizes)
 
-    inference = Inference(
+    return Inference(
         detect,
         config.test_side,
         config.long_side,
         plan.mean,
         plan.std,
-        divisor,
-        device,
+        model.body.divisor,
+        run.fabric.device,
         plan.workers,
     )
-    with run.bar(f"detecting in {len(val):,} images", len(val) // run.place.ranks) as bar:
-        detections = inference.run(val, bar.advance)
-    metrics = numbers_of(detections, val, config)
-    result = {"images": len(val), "training_images": len(train), **metrics}
-    if rank() == 0:
-        result["pictures"] = draw(run, detections, val)
-    remove_checkpoints(run)
-    return result
 
 
 def build_detector(backbone: nn.Module, classes: int, config: DetectConfig) -> Detector:
@@ -169,27 +198,21 @@ def make_plan(run: EvaluationRun, config: DetectConfig, images: int) -> Plan:
 
 
 @torch.no_grad()
-def set_precise_statistics(
-    run: EvaluationRun,
-    model: Detector,
-    plan: Plan,
-    dataset: BoxSamples,
-    inputs: Callable[[BoxBatch], tuple[Any, ...]],
-) -> None:
+def set_precise_statistics(run: EvaluationRun, prepared: Prepared) -> None:
     """PreciseBN: batch norm statistics over the batches after the last step."""
-    config = run.evaluator.config
+    config, model, plan = run.evaluator.config, prepared.model, prepared.plan
     assert isinstance(config, DetectConfig)
-    steps = len(dataset.source) // plan.order.batch_size
+    steps = len(run.evaluator.train) // plan.order.batch_size
     batches = min(config.precise_bn, max(FEWEST, steps))
     if not batches:
         return
     last = plan.steps + batches
-    loader = make_loader(dataset, plan.order, plan.steps, last, plan.workers, pin=False)
+    loader = make_loader(prepared.dataset, plan.order, plan.steps, last, plan.workers, pin=False)
     with run.bar("PreciseBN", batches) as bar, precise_statistics(model):
         for step, batch in enumerate(loader, start=plan.steps):
             torch.manual_seed(seed_of(config.seed, step, rank(), 0))
             with run.fabric.autocast():
-                model(*inputs(batch))
+                model(*prepared.inputs(batch))
             bar.advance(1)
 
 
@@ -214,7 +237,7 @@ def draw(run: EvaluationRun, detections: list[ImageDetections], val: BoxSource) 
     config = run.evaluator.config
     assert isinstance(config, DetectConfig)
     folder = run.evaluator.results.folder.parent / "predictions"
-    suffix = "-untrained" if run.evaluator.untrained else ""
+    suffix = start_of(run.evaluator)
     names = ("", *(val.classes or ()))
     paths: list[Path] = []
     for one in detections[:PICTURES]:
@@ -241,6 +264,11 @@ def detect(backbone: str, config: DetectConfig, out: Path | None, console: Conso
     """The average precision of the best learning rate, cached or computed now."""
     result, file = DETECT.evaluate_each_lr(backbone, config, out, console, "AP")
     return Detected(file, result)
+
+
+def describe(backbone: str, config: DetectConfig, out: Path | None) -> dict[str, Any]:
+    """What an evaluation would take, without training."""
+    return describe_dense(DETECT, prepare, backbone, config, out)
 
 
 DETECT = Task("detect", evaluate_detection, open_detection, fixed_shapes=False)

@@ -47,7 +47,7 @@ from lewel.train.lost_ranks import WatchedRanks
 from lewel.train.resume import refuse_different_ranks
 
 # What changes how a result is computed, and not what it is.
-FREE = {"again", "workers", "accelerator", "devices", "nodes", "rank_timeout"}
+FREE = {"again", "workers", "accelerator", "devices", "nodes", "rank_timeout", "save_predictions"}
 
 # Training and validation set; notes on them are appended to the list.
 Opens = Callable[[EvaluateConfig, Network, list[str]], tuple[Source, Source]]
@@ -237,6 +237,8 @@ class Task:
         found = None
         if rank() == 0 and not evaluator.config.again:
             found = evaluator.cached(self.name)
+            if found is not None and not self.has_all(found, evaluator):
+                found = None
         found = gather_objects([found])[0]
         if found is not None and rank() == 0:
             file = evaluator.results.path(self.name)
@@ -252,12 +254,44 @@ class Task:
         cached = self.cached(evaluator, console)
         return self.compute(fabric, evaluator, place, console) if cached is None else cached
 
+    @staticmethod
+    def has_all(cached: dict[str, Any], evaluator: Evaluator) -> bool:
+        """Whether a cached result has its predictions, where they are wanted."""
+        if not getattr(evaluator.config, "save_predictions", False):
+            return True
+        kept = cached.get("predictions")
+        return kept is not None and (evaluator.results.folder.parent / kept).is_dir()
+
     def compute(
         self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
     ) -> dict[str, Any]:
         """Compute a result on all ranks; the first one keeps it."""
-        config, network = evaluator.config, evaluator.network
         begun = time.monotonic()
+        try:
+            found = self.work(self.open(fabric, evaluator, place, console))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RunError(
+                f"{fabric.device} ran out of memory: use a smaller --batch-size, fewer images by "
+                "--limit, or --accelerator cpu."
+            ) from None
+        about = {
+            "task": self.name,
+            "backbone": evaluator.network.name,
+            "data": evaluator.train.name,
+        }
+        took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
+        result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
+        if rank() == 0:
+            evaluator.keep(self.name, result)
+        return result
+
+    def open(
+        self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
+    ) -> EvaluationRun:
+        """An evaluation with its backbone on its device."""
+        config, network = evaluator.config, evaluator.network
         set_arithmetic(config.precision, fixed_shapes=self.fixed_shapes)
         torch.manual_seed(config.seed)
         backbone = open_backbone(
@@ -276,21 +310,7 @@ class Task:
             default_workers(fabric.device, place.cores) if workers is None else workers,
             fabric.autocast,
         )
-        try:
-            found = self.work(EvaluationRun(evaluator, fabric, place, extractor, console))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise RunError(
-                f"{fabric.device} ran out of memory: use a smaller --batch-size, fewer images by "
-                "--limit, or --accelerator cpu."
-            ) from None
-        about = {"task": self.name, "backbone": network.name, "data": evaluator.train.name}
-        took = {"seconds": round(time.monotonic() - begun, 1), "written": time.strftime("%F %T%z")}
-        result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
-        if rank() == 0:
-            evaluator.keep(self.name, result)
-        return result
+        return EvaluationRun(evaluator, fabric, place, extractor, console)
 
     def evaluate_each_lr(
         self, what: str, config: DenseConfig, out: Path | None, console: Console, metric: str

@@ -28,10 +28,12 @@ from lewel.nn.norm import synchronise
 from lewel.ops.ranks import gather, gather_objects, rank, ranks
 from lewel.optim.schedules import poly
 from lewel.optim.sgd import make_sgd
-from lewel.pages.segments import side_by_side
+from lewel.pages.segments import segmentation_picture
+from lewel.tasks.dense_dry_run import describe_dense
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Segmented
-from lewel.tasks.training import plan_training, train_model
+from lewel.tasks.predictions import predictions_folder, start_of, write_classes, write_mask
+from lewel.tasks.training import Prepared, plan_training, train_model
 from lewel.train.run import Plan
 from lewel.transfer.dilation import dense
 from lewel.transfer.fcn import FCN
@@ -65,27 +67,36 @@ def evaluate_segmentation(run: EvaluationRun) -> dict[str, Any]:
     val: Masked = evaluator.val  # type: ignore[assignment]
     assert isinstance(config, SegmentConfig) and train.classes is not None
     check_pairs(run, train, val)
-    features = dense(run.extractor.backbone, evaluator.network.name)  # type: ignore[arg-type]
+    prepared = prepare(run)
+    model: FCN = prepared.model  # type: ignore[assignment]
+    train_model(run, *prepared[:5])
+    torch.backends.cudnn.benchmark = False  # whole images have many shapes
+    counts, pictures = predict(run, model.eval(), val)
+    stride = model.features.stride
+    about = {"lr": config.rates[0], "output_stride": stride, "training_images": len(train)}
+    result = {**mean_iou(counts, train.classes), **about, "pictures": pictures}
+    if config.save_predictions:
+        result["predictions"] = predictions_folder(evaluator, "segment")
+    return result
+
+
+def prepare(run: EvaluationRun) -> Prepared:
+    """An FCN on the backbone, and all that its training takes."""
+    config, device = run.evaluator.config, run.fabric.device
+    train: Masked = run.evaluator.train  # type: ignore[assignment]
+    val: Masked = run.evaluator.val  # type: ignore[assignment]
+    assert isinstance(config, SegmentConfig) and train.classes is not None
+    network = run.evaluator.network
+    features = dense(run.extractor.backbone, network.name)  # type: ignore[arg-type]
     model = FCN(
-        features.to(run.fabric.device),
+        features.to(device),
         len(train.classes),
         channels=config.channels,
         auxiliary_channels=config.auxiliary_channels,
     )
     if config.sync_batch_norm and ranks() > 1:
         synchronise(model)
-    train_fcn(run, model, train).eval()
-    torch.backends.cudnn.benchmark = False  # whole images have many shapes
-    counts, pictures = predict(run, model, val)
-    about = {"lr": config.rates[0], "output_stride": features.stride, "training_images": len(train)}
-    return {**mean_iou(counts, train.classes), **about, "pictures": pictures}
-
-
-def train_fcn(run: EvaluationRun, model: FCN, source: Masked) -> FCN:
-    """Train all weights on random crops."""
-    config, device = run.evaluator.config, run.fabric.device
-    assert isinstance(config, SegmentConfig)
-    plan = make_plan(run, config, len(source))
+    plan = make_plan(run, config, len(train))
     layout = torch.channels_last if plan.channels_last else torch.contiguous_format
     model.to(device, memory_format=layout)  # type: ignore[call-overload]
 
@@ -95,12 +106,16 @@ def train_fcn(run: EvaluationRun, model: FCN, source: Masked) -> FCN:
         masks = batch.masks.to(device, non_blocking=True)
         return [images.contiguous(memory_format=layout)], masks.long()
 
-    crops = MaskCrops(source, config.crop, config.short_side, config.seed)
+    crops = MaskCrops(train, config.crop, config.short_side, config.seed)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = make_sgd(
         weights, weight_decay=config.weight_decay, scaled=config.precision == "16-mixed"
     )
-    return train_model(run, model, optimizer, plan, crops, inputs)
+
+    def predict_one(index: int) -> None:
+        classes_of(run, model, val.read(index))
+
+    return Prepared(model, optimizer, plan, crops, inputs, predict_one)
 
 
 def make_plan(run: EvaluationRun, config: SegmentConfig, images: int) -> Plan:
@@ -198,6 +213,7 @@ def predict(run: EvaluationRun, model: FCN, source: Masked) -> tuple[Tensor, lis
     chosen = np.linspace(0, len(subset) - 1, min(PICTURES, len(subset))).astype(int).tolist()
     rows: list[Tensor] = []
     pictures: list[str] = []
+    folder = kept_in(run)
     with run.bar(f"segmenting {len(source):,} images", len(subset)) as bar:
         device, workers = run.fabric.device, run.extractor.workers
         pairs = Pairs(source, subset).loader(workers, pin=device.type == "cuda")
@@ -209,7 +225,10 @@ def predict(run: EvaluationRun, model: FCN, source: Masked) -> tuple[Tensor, lis
             known = mask.to(device, non_blocking=True)
             rows.append(count_pixels(found, known, len(source.classes)))
             if rank() == 0 and position in chosen:
-                pictures.append(keep_picture(run, len(pictures) + 1, image, mask, found.cpu()))
+                number, name = len(pictures) + 1, source.describe(int(subset[position]))
+                pictures.append(keep_picture(run, number, image, mask, found.cpu(), name))
+            if folder is not None:
+                write_mask(folder, source.describe(int(subset[position])), found.cpu())
             bar.advance(1)
     order = torch.arange(most * ranks()).view(ranks(), most).T.flatten()[: len(source)]
     counts = gather(torch.stack(rows)).cpu()[order]
@@ -230,16 +249,30 @@ def classes_of(run: EvaluationRun, model: FCN, image: Tensor) -> Tensor:
     return scores[0].argmax(0).to(torch.uint8)
 
 
-def keep_picture(run: EvaluationRun, number: int, image: Tensor, *masks: Tensor) -> str:
+def kept_in(run: EvaluationRun) -> Path | None:
+    """The folder of all predicted masks, with the names of the classes; None if not wanted."""
+    config, evaluator = run.evaluator.config, run.evaluator
+    assert isinstance(config, SegmentConfig)
+    if not config.save_predictions:
+        return None
+    folder = evaluator.results.folder.parent / predictions_folder(evaluator, "segment")
+    if rank() == 0:
+        write_classes(folder, evaluator.train.classes or ())
+    return folder
+
+
+def keep_picture(
+    run: EvaluationRun, number: int, image: Tensor, mask: Tensor, found: Tensor, name: str
+) -> str:
     """Write image, ground truth and prediction side by side -> the path in the run folder."""
     config, evaluator = run.evaluator.config, run.evaluator
     assert isinstance(config, SegmentConfig)
-    suffix = "-untrained" if evaluator.untrained else ""
     folder = evaluator.results.folder.parent
-    name = f"predictions/segment-{evaluator.train.name}{suffix}-lr{config.lr}-{number}.png"
+    about = f"{evaluator.train.name}{start_of(evaluator)}-lr{config.lr}-{number}"
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
-    picture = side_by_side(image, *masks)
-    file = free_path(folder / name, "segment")
+    classes = evaluator.train.classes or ()
+    picture = segmentation_picture(image, mask, found, classes, name)
+    file = free_path(folder / f"predictions/segment-{about}.png", "segment")
     write_marked(file, "segment", lambda aside: picture.save(aside, format="PNG"))
     return f"predictions/{file.name}"
 
@@ -248,6 +281,11 @@ def segment(backbone: str, config: SegmentConfig, out: Path | None, console: Con
     """The mIoU of the best learning rate, cached or computed now."""
     result, file = SEGMENT.evaluate_each_lr(backbone, config, out, console, "miou")
     return Segmented(file, result)
+
+
+def describe(backbone: str, config: SegmentConfig, out: Path | None) -> dict[str, Any]:
+    """What an evaluation would take, without training."""
+    return describe_dense(SEGMENT, prepare, backbone, config, out)
 
 
 SEGMENT = Task("segment", evaluate_segmentation, open_for_segment)

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch.optim import Optimizer
 
@@ -24,6 +24,18 @@ from lewel.train.resume import load_on_all_ranks
 from lewel.train.run import Plan, Training
 
 Model = TypeVar("Model", bound=Trainable)
+
+
+class Prepared(NamedTuple):
+    """A model on top of a backbone, and all that its training and a dry run take."""
+
+    model: Trainable
+    optimizer: Optimizer
+    plan: Plan
+    dataset: Samples
+    inputs: Callable[[Any], tuple[Any, ...]]
+    predict: Callable[[int], None]  # of one validation image
+    precise_bn: int = 0  # batches after the training
 
 
 def plan_training(

@@ -44,8 +44,10 @@ class Display:
         """Show the metrics of a step."""
         step = line["step"]
         wide = len(str(self.steps))
+        epochs = self.steps / self.steps_per_epoch  # evaluations may end within an epoch
+        last = f"{epochs:.0f}" if epochs.is_integer() else f"{epochs:.2f}"
         text = (
-            f"epoch {step / self.steps_per_epoch:.2f}/{self.steps // self.steps_per_epoch} "
+            f"epoch {step / self.steps_per_epoch:.2f}/{last} "
             f" step {step:>{wide}}/{self.steps}  loss {line['loss']:.4f}  lr {line['lr']:.3g}"
             f"  {line['images_per_s']:.0f} images/s  data wait {line['data_wait']:.0%}"
         )

@@ -122,6 +122,11 @@ class CocoBoxes(Files):
         bits = [rasterise(one["segmentation"], own, height, width) for one in self._found(index)]
         return np.array(bits, np.bool_).reshape(-1, height, width)
 
+    def ids(self) -> tuple[list[int], dict[int, int]]:
+        """The file's id of each image, and of each class number."""
+        categories = {number: category for category, number in self._numbers.items()}
+        return [int(one["id"]) for one in self._images], categories
+
     def coco_ground_truth(self) -> dict[str, Any]:
         annotations = [
             {
