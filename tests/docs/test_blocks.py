@@ -71,6 +71,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, _few_scenes: None) -> Path:
         path = folder / "photos" / f"class{index % 2}" / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(drawn.read(index).permute(1, 2, 0).numpy()).save(path)
+    for name in ("cat.jpg", "dog.jpg"):
+        Image.fromarray(drawn.read(0).permute(1, 2, 0).numpy()).save(folder / name)
     for name, method in (("photos", "lewel_b"), ("photos-byol", "byol"), ("scenes", "lewel_b")):
         words = tiny_command(folder / "runs" / name, "--method", method, "--epochs", "1")
         assert run(words) == 0
