@@ -23,6 +23,7 @@ TITLES: dict[Kind, str] = {
 
 def main() -> int:
     """Exit 1 where a case was not right, or was not tried."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     options = read_options()
     cases = [one for one in all_cases() if options.only in f"{one.family}: {one.line()}"]
     cases = interleaved(quick(cases) if options.quick else cases)

@@ -110,6 +110,12 @@ def kept_in_run(place: Path, said: str) -> str | None:
     return "its result went to runs/, which all runs share" if (place / "runs").exists() else None
 
 
+def told_in_the_page(place: Path, said: str) -> str | None:
+    """A report without a result tells why, on the screen or in the page."""
+    told = said + (place / "run" / "report.html").read_text()
+    return None if "damaged" in told else "the report is silent on the damaged result"
+
+
 def cases() -> list[Case]:
     return [*_resumed(), *_needed(), *_not_needed(), *_results(), *_checkpoints()]
 
@@ -188,12 +194,14 @@ def _results() -> list[Case]:
             (bring(place, "run") / "results" / "knn.json").write_text(content) and None
         )
 
-    return [
-        case("stops", line, f"results/knn.json {why}", prepare=holding(content))
-        for why, content in contents.items()
-        for line in (RESULTS, REPORT, KNN)
-        if line != KNN or not why.startswith(("a result", "entries"))
-    ]
+    found = []
+    for why, content in contents.items():
+        about = {"why": f"results/knn.json {why}", "prepare": holding(content)}
+        found.append(case("stops", RESULTS, **about))
+        found.append(case("warns", REPORT, **about, check=told_in_the_page))
+        if not why.startswith(("a result", "entries")):
+            found.append(case("stops", KNN, **about))
+    return found
 
 
 def _checkpoints() -> list[Case]:

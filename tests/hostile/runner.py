@@ -121,7 +121,8 @@ def _command(one: Case, place: Path, streams: list[Path]) -> int:
     for number, path in enumerate(streams, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.stdout, sys.stderr = (os.fdopen(n, "w", encoding="utf-8") for n in (1, 2))
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores these
