@@ -14,7 +14,8 @@ transform, backbone = lewel.transform("{run}"), lewel.load_backbone("{run}").eva
 with numpy.load("new.npz") as kept, torch.no_grad():
     for path, row in zip(kept["path"], kept["embedding"]):
         picture = Image.open("{plain}/" + str(path).split("/")[-1])
-        ours = backbone(transform(picture)[None])
+        batch = transform(picture)
+        ours = backbone(batch if batch.ndim == 4 else batch[None])
         ours = ours.flatten(1) if ours.ndim == 2 else ours.mean((2, 3))
         assert abs(ours[0].numpy() - row).max() < 1e-5, abs(ours[0].numpy() - row).max()
 """
