@@ -138,7 +138,13 @@ def _resumed() -> list[Case]:
             )
     for why, damage in TEXT_DAMAGES.items():
         found.append(
-            case("refused", RUN, f"config.yaml {why}", prepare=damaged("config.yaml", damage))
+            case(
+                "warns",
+                RUN,
+                f"config.yaml {why}",
+                prepare=damaged("config.yaml", damage),
+                says=r"config\.yaml",
+            )
         )
         found.append(
             case("clear", RUN, f"metrics.jsonl {why}", prepare=damaged("metrics.jsonl", damage))
