@@ -130,15 +130,14 @@ def cases() -> list[Case]:
             "refused", KNN, "code in backbone.safetensors", prepare=in_run("backbone.safetensors")
         ),
         case("refused", MAPS, "code in heads.safetensors", prepare=in_run("heads.safetensors")),
-        *(
-            case(
-                "refused",
-                line,
-                "a tag in config.yaml",
-                prepare=text_in_run("config.yaml", YAML_TAG),
-            )
-            for line in (RUN, MAPS)
+        case(
+            "warns",
+            RUN,
+            "a tag in config.yaml",
+            prepare=text_in_run("config.yaml", YAML_TAG),
+            says=r"config\.yaml",
         ),
+        case("refused", MAPS, "a tag in config.yaml", prepare=text_in_run("config.yaml", YAML_TAG)),
         case("clear", REPORT, "a tag in config.yaml", prepare=text_in_run("config.yaml", YAML_TAG)),
         case(
             "stops",
