@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lewel.api import (
         detect,
+        doctor,
         embed,
         export,
         finetune,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "detect",
+    "doctor",
     "embed",
     "export",
     "finetune",

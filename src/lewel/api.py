@@ -35,6 +35,7 @@ from lewel.interop.lookup import read_card, weights_file
 from lewel.progress import plain_console
 from lewel.tasks import auto as auto_task
 from lewel.tasks import detect as detect_task
+from lewel.tasks import doctor as doctor_task
 from lewel.tasks import embed as embed_task
 from lewel.tasks import export as export_task
 from lewel.tasks import finetune as finetune_task
@@ -189,6 +190,11 @@ def import_(file: Name, *, out: Maybe = None, **settings: Any) -> import_task.Im
 def pack(source: Name, out: Name, **settings: Any) -> pack_task.PackedShards:
     """Images once into shards that are read fast."""
     return pack_task.pack(fspath(source), fspath(out), _checked(PackConfig, settings))
+
+
+def doctor(*, deep: bool = False) -> doctor_task.Diagnosis:
+    """Check this machine; `deep=True` also trains short runs on all devices and compares them."""
+    return doctor_task.doctor(deep, lambda text: None)
 
 
 def load_backbone(path: Name) -> nn.Module:

@@ -4,22 +4,12 @@ import os
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
+
+from lewel.tasks.doctor_facts import processor
 
 PACKAGES = ("lewel", "torch", "torchvision", "timm", "lightly", "pillow", "numpy")
 BUSY = 0.5  # load per core at the start above which the numbers count as taken under load
-
-
-def processor() -> str:
-    """The name of the CPU, if the system provides it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def describe_machine(threads: int) -> dict[str, Any]:

@@ -44,7 +44,9 @@ GROUPS = {
         "pack": "Pack images into shards that are read fast; run the same command to resume or "
         "repair.",
     },
-    "Speed": {
+    "Machine": {
+        "doctor": "Check this machine: devices, memory, limits, and the speed of reading and "
+        "training.",
         "bench": "Measure speed and memory, side by side with lightly and torchvision.",
     },
 }
