@@ -16,7 +16,7 @@ from lewel.errors import UserError
 from lewel.tasks import doctor, doctor_facts, doctor_speed
 from lewel.tasks.doctor_facts import Device, Facts, gather, host_memory, requirements
 from lewel.tasks.doctor_lines import Finding, assess, assess_speeds
-from lewel.tasks.doctor_speed import Checkpoint, Reading, Speeds, Stepped, Trial, measure
+from lewel.tasks.doctor_speed import Checkpoint, Reading, Size, Speeds, Stepped, Trial, measure
 
 GB = 10**9
 CPU = Device("cpu", "Some CPU", 64 * GB, 60 * GB)
@@ -103,8 +103,14 @@ def test_a_line_names_its_fix(changes: dict[str, Any], name: str, status: str, w
     [
         ({}, "reading", "ok", "decodes 200 JPEG files a second (500 x 375 px)"),
         ({"reading": Reading("", error="no decoder")}, "reading", "failed", "torchvision"),
-        ({}, "step on cpu", "ok", "small: 640 images/s; large: 320 images/s"),
+        ({}, "step on cpu", "ok", "a core, small: 640 images/s; large: 320 images/s"),
         ({"steps": {"cpu": ()}}, "step on cpu", "skipped", "cannot be used"),
+        (
+            {"steps": {"cpu": (*STEPS[:1], Stepped("large", 0, skipped="too little memory"))}},
+            "step on cpu",
+            "ok",
+            "640 images/s; large: too little memory",
+        ),
         (
             {"steps": {"cpu": (Stepped("small", 64, error="illegal"),)}},
             "step on cpu",
@@ -143,7 +149,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process that tries bf16, and steps of a tiny size."""
     monkeypatch.setattr(doctor_facts, "check_cpu_precision", no_bf16)
     tiny = {"backbone": "resnet10", "width": 8, "image_size": 64, "head": {"hidden": 8, "dim": 8}}
-    monkeypatch.setattr(doctor_speed, "SIZES", (("tiny", tiny, 2, 4), ("small", tiny, 4, 8)))
+    sizes = (Size("tiny", tiny, 2, 4), Size("small", tiny, 4, 8))
+    monkeypatch.setattr(doctor_speed, "SIZES", sizes)
     monkeypatch.setattr(doctor_speed, "FILES", 2)
 
 
@@ -232,7 +239,8 @@ def test_measurements_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(doctor_speed, "open_data", without_jpeg)
     few = measure(replace(HEALTHY, devices=(CPU._replace(free=GB),)), told.append)
-    assert [one.what for one in few.steps["cpu"]] == ["tiny"]  # the larger would not fit
+    assert [bool(one.skipped) for one in few.steps["cpu"]] == [False, True]  # would not fit
+    assert few.checkpoint.bytes > 10_000
     assert "not compiled with libjpeg" in few.reading.error
 
 
@@ -247,13 +255,13 @@ def test_a_step_that_fails_and_a_checkpoint_that_cannot_be_written(
             raise RuntimeError("no kernel image is available.\nCompile with ...")
         return 0.5
 
-    trial = Trial(doctor_speed.SIZES[0][1])
+    trial = Trial(doctor_speed.SIZES[0])
     assert "no step was taken" in trial.checkpoint(tmp_path).error
     trial.step(2, torch.device("cpu"))
     assert "No such file" in trial.checkpoint(tmp_path / "none").error
     monkeypatch.setattr(Trial, "step", step)
-    assert trial.timed("big", 32, torch.device("cpu")) == Stepped("big", 8, 0.5)
-    failed = trial.timed("big", 32, torch.device("meta"))
+    assert trial.timed(32, torch.device("cpu")) == Stepped("tiny", 8, 0.5)
+    failed = trial.timed(32, torch.device("meta"))
     assert failed.error == "no kernel image is available"
 
 

@@ -63,7 +63,10 @@ def gpus(facts: Facts) -> Finding:
         built = f", torch for CUDA {facts.cuda}" if facts.cuda else ""
         return Finding("GPU", "ok", f"{len(facts.gpus)}{built}")
     if not facts.driver:
-        text = "none: training uses the CPU. For NVIDIA's install a driver: nvidia-smi lists them."
+        text = (
+            "none, training uses the CPU. If there is one by NVIDIA, install its driver: "
+            "nvidia-smi must list it."
+        )
     elif not facts.cuda:
         text = (
             f"an NVIDIA driver is loaded, but torch {facts.versions.get('torch', '')} was built "
@@ -206,7 +209,7 @@ def reading(one: Reading, facts: Facts, speeds: Speeds) -> Finding:
 
 def fastest(steps: Iterable[Stepped]) -> float:
     """Images a second of the larger step, the last that was timed."""
-    rates = [one.images / one.seconds for one in steps if not one.error]
+    rates = [one.images / one.seconds for one in steps if one.seconds]
     return rates[-1] if rates else 0.0
 
 
@@ -220,8 +223,10 @@ def step(name: str, steps: tuple[Stepped, ...]) -> Finding:
         return Finding(f"step on {name}", "failed", f"{errors[0]}: {fix}.")
     if not steps:
         return Finding(f"step on {name}", "skipped", "the device cannot be used")
-    rates = "; ".join(f"{one.what}: {one.images / one.seconds:.3g} images/s" for one in steps)
-    return Finding(f"step on {name}", "ok", rates)
+    rates = "; ".join(
+        f"{one.what}: {one.skipped or f'{one.images / one.seconds:.3g} images/s'}" for one in steps
+    )
+    return Finding(f"step on {name}", "ok", f"{'a core, ' if name == 'cpu' else ''}{rates}")
 
 
 def checkpoint(one: Checkpoint) -> Finding:

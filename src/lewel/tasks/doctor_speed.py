@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +27,23 @@ from lewel.train.estimate import LONG, is_out_of_memory
 
 Tell = Callable[[str], None]
 HEIGHT, WIDTH, VIEW = 375, 500, 224  # the commonest size of ImageNet's files, and its views
-FILES = 8
-# Of LEWEL_B with the paper's heads: name, settings, images of a step on a CPU and on a GPU.
+FILES, GRAIN = 8, 16.0  # so that a file has about 100 kB, as ImageNet's
+ROOM = 4e9  # bytes of free memory that the larger step needs on a CPU, with its checkpoint
+
+
+class Size(NamedTuple):
+    """A step of LEWEL_B with the paper's heads, and its images on a CPU and on a GPU."""
+
+    what: str
+    settings: dict[str, Any]
+    on_cpu: int
+    on_gpu: int
+
+
 SIZES = (
-    ("ResNet-18 at 64 px", {"backbone": "resnet18", "image_size": 64}, 16, 64),
-    ("ResNet-50 at 224 px", {"backbone": "resnet50", "image_size": 224}, 2, 32),
+    Size("ResNet-18 at 64 px", {"backbone": "resnet18", "image_size": 64}, 16, 64),
+    Size("ResNet-50 at 224 px", {"backbone": "resnet50", "image_size": 224}, 2, 32),
 )
-ROOM = 5e9  # bytes of free memory that the larger step needs on a CPU, with its checkpoint
 
 
 class Reading(NamedTuple):
@@ -46,12 +56,13 @@ class Reading(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """A training step: forward, backward, optimiser and teacher."""
+    """A training step: forward, backward, optimiser and teacher; on a CPU, on one core."""
 
     what: str
     images: int
     seconds: float = 0.0
     error: str = ""
+    skipped: str = ""  # why it was not timed
 
 
 class Checkpoint(NamedTuple):
@@ -74,23 +85,24 @@ class Speeds:
 def measure(facts: Facts, tell: Tell) -> Speeds:
     """Measure reading, steps on each device that can be used, and a checkpoint."""
     tell("reading JPEG files")
+    cpu, *gpus = facts.devices
     with one_thread():
         reading = measure_reading(FILES)
-    steps: dict[str, tuple[Stepped, ...]] = {}
-    checkpoint = Checkpoint()
-    for device in facts.devices:
-        tell(f"training steps on {device.name}")
-        sizes = [] if device.error else list(SIZES)
-        if device.name == "cpu" and device.free < ROOM:
-            sizes.pop()
-        trials = [Trial(settings) for _, settings, _, _ in sizes]
-        steps[device.name] = tuple(
-            trial.timed(what, gpu if device.name != "cpu" else small, torch.device(device.name))
-            for trial, (what, _, small, gpu) in zip(trials, sizes, strict=True)
+        tell("training steps on the CPU")
+        trials = [Trial(size) for size in (SIZES if cpu.free >= ROOM else SIZES[:1])]
+        taken = [trial.timed(trial.size.on_cpu, torch.device("cpu")) for trial in trials]
+    taken += [
+        Stepped(size.what, 0, skipped="too little memory is free") for size in SIZES[len(trials) :]
+    ]
+    tell("writing a checkpoint")
+    checkpoint = trials[-1].checkpoint(Path.cwd())
+    steps = {"cpu": tuple(taken)}
+    for gpu in gpus:
+        tell(f"training steps on {gpu.name}")
+        sizes = [] if gpu.error else SIZES
+        steps[gpu.name] = tuple(
+            Trial(size).timed(size.on_gpu, torch.device(gpu.name)) for size in sizes
         )
-        if device.name == "cpu":
-            tell("writing a checkpoint")
-            checkpoint = trials[-1].checkpoint(Path.cwd())
     return Speeds(reading, steps, checkpoint)
 
 
@@ -134,28 +146,30 @@ def draw_photos(folder: Path, files: int) -> float:
     scenes = Scenes("train", size=WIDTH, seed=0)
     for index in range(files):
         pixels = scenes.read(index)[:, :HEIGHT].permute(1, 2, 0).numpy()
-        grain = generator(index).normal(0, 12, pixels.shape)  # detail, as photographs have it
+        grain = generator(index).normal(0, GRAIN, pixels.shape)  # detail, as photographs have it
         photo = np.clip(pixels + grain, 0, 255).astype(np.uint8)
-        Image.fromarray(photo).save(folder / f"{index}.jpg", quality=85)
+        Image.fromarray(photo).save(folder / f"{index}.jpg", quality=90)
     return float(np.mean([path.stat().st_size for path in folder.iterdir()]))
 
 
 class Trial:
     """A method with its optimiser, built when it is timed."""
 
-    def __init__(self, settings: dict[str, object]) -> None:
-        self.config: PretrainConfig = resolve(dict(settings), {})
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.config: PretrainConfig = resolve(size.settings, {})
         self.method: Method | None = None
 
-    def timed(self, what: str, images: int, device: torch.device) -> Stepped:
+    def timed(self, images: int, device: torch.device) -> Stepped:
         """The time of the second step, or of the first where that takes long."""
+        what = self.size.what
         try:
             seconds = [self.step(images, device)]
             if seconds[0] < LONG:
                 seconds.append(self.step(images, device))
         except RuntimeError as error:  # includes all of CUDA's
             if is_out_of_memory(error) and images > 2:
-                return self.timed(what, images // 2, device)
+                return self.timed(images // 2, device)
             return Stepped(what, images, error=first_line(error))
         return Stepped(what, images, seconds[-1])
 
@@ -197,9 +211,10 @@ class Trial:
 
 
 def now(device: torch.device) -> float:
-    """The time in seconds, after all work of the device."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    """The time in seconds after all work of the device; of a CPU that of this process alone."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 

@@ -64,7 +64,8 @@ def one_step(method: str, arithmetic: str, accelerator: str) -> dict[str, Any]:
     optimizer = build_optimizer(network, config)
     for group in optimizer.param_groups:
         group["lr"] = peak_rate(config)
-    module, wrapped = fabric.setup_module(network), fabric.setup_optimizers(optimizer)
+    module: Any = fabric.setup_module(network)
+    wrapped: Any = fabric.setup_optimizers(optimizer)
     for _ in range(TRIES):
         out = module(views)
         fabric.backward(out.loss)
