@@ -34,6 +34,7 @@ CANNOT = {  # a pattern of commands -> why they cannot run here
     r"\.venv/bin/python -m tests\.hostile": "minutes; tests/hostile/test_hostile.py runs a part",
     r"lewel .*(\bresnet18 --data|--init timm/)": "downloads weights",
     r"lewel bench": "minutes; tests/bench runs it",
+    r"lewel doctor": "half a minute, --deep minutes; tests/tasks/test_doctor.py runs it",
     r"lewel reproduce": "minutes to days; tests/tasks/test_reproduce.py runs it",
     r"lewel watch": "serves until Ctrl-C; tests/tasks/test_watch.py runs it",
 }

@@ -16,7 +16,7 @@ from tests.docs.pages import PAGES, ROOT
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 CODE = {page: re.findall(r"`([^`\n]+)`", text) for page, text in TEXTS.items()}
 NAMED = sorted({word for words in CODE.values() for word in words})
-OTHERS_FLAGS = {  # of every command, torchrun, srun, mypy, zensical and tests.hostile
+OTHERS_FLAGS = {  # of every command, torchrun, srun, docker, mypy, zensical and tests.hostile
     "--help",
     "--signals-to-handle",
     "--kill-on-bad-exit",
@@ -28,6 +28,8 @@ OTHERS_FLAGS = {  # of every command, torchrun, srun, mypy, zensical and tests.h
     "--open-mode",
     "--requeue",
     "--shutdown-timeout",
+    "--gpus",
+    "--shm-size",
     "--signal",
     "--strict",
     "--folder",

@@ -268,12 +268,18 @@ def test_a_step_that_fails_and_a_checkpoint_that_cannot_be_written(
 def test_a_report_has_no_host_user_or_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.platform, "node", lambda: "node17.lab")
     monkeypatch.setattr(doctor.getpass, "getuser", lambda: "alice")
-    text = "/home/alice/x/lib.so: no; alice@node17.lab '/opt/a b': /dev/shm is full, 3 images/s"
+    text = (
+        "/home/alice/x/lib.so: no; alice@node17.lab '/opt' /srv/a/b, /dev/shm is full, 3 images/s, "
+        "https://pytorch.org/get-started, GPU-8f1c2d3e-0000-1111"
+    )
     shown = doctor.anonymous({"a": [text], "n": 1.5})
-    assert shown["n"] == 1.5
-    assert shown["a"][0].startswith("lib.so: no; ...@... '")
-    assert not {"alice", "node17", "/opt", "/home"} & set(shown["a"][0].replace("'", " ").split())
-    assert "/dev/shm is full, 3 images/s" in shown["a"][0]
+    assert shown == {
+        "n": 1.5,
+        "a": [
+            "lib.so: no; ...@... 'opt' b, /dev/shm is full, 3 images/s, "
+            "https://pytorch.org/get-started, GPU-..."
+        ],
+    }
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from lewel.tasks.doctor_speed import Speeds, Tell, measure
 from lewel.tasks.outcome import table
 from lewel.train.devices import placement
 
-SYSTEM_PATHS = ("/dev/shm",)  # the same on every machine
+SHM = "/dev/shm"  # the same on every machine
+FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)*(?=[^\s/:'\"])")  # before a file's name
+GPU_NUMBER = re.compile(r"\b(GPU|MIG)-[0-9a-f][0-9a-f/-]+")
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,15 @@ def doctor(deep: bool, tell: Tell) -> Diagnosis:
 
 
 def anonymous(value: Any) -> Any:
-    """The same report where paths are file names, and host and user name are gone."""
+    """The same report where paths are file names; host, user and serial numbers are gone."""
     if isinstance(value, dict):
         return {key: anonymous(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [anonymous(one) for one in value]
-    if not isinstance(value, str) or value in SYSTEM_PATHS:
+    if not isinstance(value, str):
         return value
-    text = re.sub(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+", "", value.replace("/dev/shm", "\0"))
-    text = text.replace("\0", "/dev/shm")
+    text = FOLDERS.sub("", value.replace(SHM, "\0")).replace("\0", SHM)
+    text = GPU_NUMBER.sub(r"\1-...", text)
     names = [platform.node()]
     with suppress(OSError, KeyError):  # a user without an entry
         names.append(getpass.getuser())

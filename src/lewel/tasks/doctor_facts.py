@@ -91,7 +91,7 @@ def gather() -> Facts:
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         threads=torch.get_num_threads(),
         omp=os.environ.get("OMP_NUM_THREADS"),
-        workers=default_workers(kind),
+        workers=default_workers(kind, cores(max(1, len(gpus)))),
         shm=shutil.disk_usage(shm).free if shm.exists() else None,
         open_files=soft,
         open_files_hard=hard,
