@@ -11,6 +11,7 @@ from rich.text import Text
 from lewel.cli.output import program, say, wide
 from lewel.cli.parameters import Flag
 from lewel.errors import RunError
+from lewel.progress import plain_console, show
 
 if TYPE_CHECKING:
     from lewel.tasks.doctor import Diagnosis
@@ -33,12 +34,12 @@ def doctor(*, deep: Flag = False, json: Flag = False) -> None:
     """
     from lewel.tasks.doctor import doctor as task
 
-    with telling(Console(stderr=True)) as tell:
+    with telling(plain_console(stderr=True)) as tell:
         found = task(deep, tell)
     if json:
         print(found.as_json())
     else:
-        show(found, deep, Console())
+        show_findings(found, deep, plain_console())
     broken = [one.name for one in found.findings if one.status == "failed"]
     if broken:
         raise RunError(f"Not ready: {', '.join(broken)}. The report names what mends it.")
@@ -53,12 +54,12 @@ def telling(console: Console) -> Iterator[Callable[[str], None]]:
             if console.is_terminal:
                 status.update(text)
             else:
-                console.print(Text(f"{text} ..."), soft_wrap=True)
+                show(console, f"{text} ...")
 
         yield tell
 
 
-def show(found: "Diagnosis", deep: bool, console: Console) -> None:
+def show_findings(found: "Diagnosis", deep: bool, console: Console) -> None:
     """One line a finding, and the next commands."""
     lines = Table(box=None, pad_edge=False, show_header=False)
     for column in range(3):

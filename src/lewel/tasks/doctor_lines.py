@@ -107,8 +107,8 @@ def cores(facts: Facts) -> Finding:
         return Finding("cores", "note", text)
     if facts.load > 1.5 * facts.cores:
         text = (
-            f"{text}, but {facts.load:.0f} processes want to run: the speeds below are too low. "
-            "Stop the others (top shows them)."
+            f"{text}, but {facts.load:.0f} processes want to run and training shares them: stop "
+            "the others (top shows them)."
         )
         return Finding("cores", "note", text)
     return Finding("cores", "ok", text)

@@ -19,7 +19,7 @@ from lewel.data.views.loader import Batch, finish_views
 from lewel.methods.registry import method_names
 from lewel.nn.backbone import MEAN, STD
 from lewel.train.devices import Placement, open_fabric
-from lewel.train.loop import step_unless_skipped
+from lewel.train.loop import step_unless_infinite
 
 SMALL: dict[str, Any] = {  # every part of a network, and quick on a CPU
     "data": "scenes",
@@ -69,9 +69,9 @@ def one_step(method: str, arithmetic: str, accelerator: str) -> dict[str, Any]:
     for _ in range(TRIES):
         out = module(views)
         fabric.backward(out.loss)
-        stepped = step_unless_skipped(fabric, wrapped)
+        skipped = step_unless_infinite(fabric, wrapped)
         wrapped.zero_grad(set_to_none=True)
-        if stepped:
+        if skipped is None or not skipped.item():
             break
     network.after_step(0.5, out.keys)
     return {
