@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from lewel.cli.main import run
+from lewel.config.pretrain import read_config
 from lewel.methods.registry import method_names
-from lewel.tasks import doctor_deep, doctor_steps
+from lewel.tasks import doctor_deep, doctor_runs, doctor_steps
 from lewel.tasks.doctor_deep import BOUNDS, EXACT, ROUNDED, compare, examine, lacks, place_of
 from lewel.tasks.doctor_facts import Device, Facts
 from lewel.tasks.doctor_runs import Failed, Place, Runs, Steps, Taken, finish, killed_after
@@ -88,9 +89,20 @@ def test_a_process_sees_one_gpu_and_no_launcher(monkeypatch: pytest.MonkeyPatch)
     assert place_of(second, TWO_GPUS) == Place("cuda:1", "cuda", "1")
     place = place_of(second, replace(TWO_GPUS, visible="3, GPU-8f1c"))
     assert place.environment()["CUDA_VISIBLE_DEVICES"] == "GPU-8f1c"
+    assert "OMP_NUM_THREADS" not in place.environment() or "OMP_NUM_THREADS" in os.environ
     here = place_of(CPU, TWO_GPUS).environment()
     assert here["OMP_NUM_THREADS"] == "1"
     assert not {"RANK", "WORLD_SIZE", "SLURM_PROCID", "MASTER_PORT"} & here.keys()
+
+
+def python(code: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,25 +115,41 @@ def test_a_process_sees_one_gpu_and_no_launcher(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_process_that_fails_gives_its_reason(code: str, reason: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    process = python(code)
     with pytest.raises(Failed, match=reason):
         finish(process, 1 if "hung" in reason else 60)
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
 
+def test_what_failed_once_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def start(words: list[str], place: Place, **more: str) -> "subprocess.Popen[str]":
+        started.append(words)
+        code = "print('a new run')" if "new" in str(words) else "raise SystemExit('broken')"
+        return python(code)
+
+    monkeypatch.setattr(doctor_runs, "start", start)
+    cpu, runs = Place("cpu", "cpu"), Runs(tmp_path / "runs", lambda text: None)
+    steps = Steps(tmp_path / "steps", lambda text: None)
+    for _ in range(2):
+        with pytest.raises(Failed, match="broken"):
+            runs.whole("lewel_m", cpu)
+        with pytest.raises(Failed, match="broken"):
+            steps.taken(cpu, "32")
+    assert len(started) == 2
+    assert read_config(tmp_path / "runs" / "lewel_m.yaml").contrast.norm_groups == 2
+    with pytest.raises(Failed, match="began again"):
+        runs.resume(tmp_path / "new", "lewel_m", cpu)
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_run_is_killed_once_it_has_saved(tmp_path: Path, ends: bool) -> None:
     code = "" if ends else "import time; time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = python(code)
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for step in range(1 if ends else 4):

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from lewel.methods.registry import method_names
 from lewel.tasks.doctor_speed import Tell
 from lewel.tasks.doctor_steps import small_config
 
+Made = TypeVar("Made")
 SECONDS = 600  # after which a process counts as hanging
 LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "MASTER_", "PMI", "OMPI_")  # variables of another launch
 RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
@@ -57,20 +59,20 @@ class Taken(NamedTuple):
     views: Tensor | None = None
 
 
-def start(words: list[str], place: Place) -> "subprocess.Popen[str]":
-    """A process of this Python in a group of its own."""
+def start(words: list[str], place: Place, **more: str) -> "subprocess.Popen[str]":
+    """A process of this Python in a group of its own, with more variables."""
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=place.environment(),
+        env={**place.environment(), **more},
         start_new_session=True,
     )
 
 
-def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> None:
-    """Wait for the end of a process; one that fails or hangs raises Failed."""
+def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> str:
+    """Wait for the end of a process -> what it printed; one that fails or hangs raises Failed."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -82,6 +84,25 @@ def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> None:
     if process.returncode:
         last = said.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
         raise Failed(last[0].rstrip("."))
+    return said
+
+
+class Once(Generic[Made]):
+    """Makes each thing once; what failed once fails again."""
+
+    def __init__(self) -> None:
+        self.done: dict[tuple[object, ...], Made | Failed] = {}
+
+    def __call__(self, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
+        if key not in self.done:
+            try:
+                self.done[key] = make()
+            except Failed as error:
+                self.done[key] = error
+        found = self.done[key]
+        if isinstance(found, Failed):
+            raise found
+        return found
 
 
 class Steps:
@@ -89,19 +110,19 @@ class Steps:
 
     def __init__(self, folder: Path, tell: Tell) -> None:
         self.folder, self.tell = folder, tell
-        self.done: dict[tuple[str, str], dict[str, Taken]] = {}
+        self.once: Once[dict[str, Taken]] = Once()
 
     def taken(self, place: Place, arithmetic: str) -> dict[str, Taken]:
         """The step of each method; Failed where one of them did not take it."""
-        key = place.name, arithmetic
-        if key not in self.done:
-            self.tell(f"a step of every method in {arithmetic} on {place.name}")
-            folder = self.folder / f"{place.name}-{arithmetic}".replace(":", "-")
-            folder.mkdir(parents=True)
-            words = ["lewel.tasks.doctor_steps", str(folder), place.accelerator, arithmetic]
-            finish(start(words, place))
-            self.done[key] = {name: self.read(folder, name, arithmetic) for name in method_names()}
-        return self.done[key]
+        return self.once((place.name, arithmetic), lambda: self.take(place, arithmetic))
+
+    def take(self, place: Place, arithmetic: str) -> dict[str, Taken]:
+        self.tell(f"a step of every method in {arithmetic} on {place.name}")
+        folder = self.folder / f"{place.name}-{arithmetic}".replace(":", "-")
+        folder.mkdir(parents=True)
+        words = ["lewel.tasks.doctor_steps", str(folder), place.accelerator, arithmetic]
+        finish(start(words, place))
+        return {name: self.read(folder, name, arithmetic) for name in method_names()}
 
     def read(self, folder: Path, method: str, arithmetic: str) -> Taken:
         found = torch.load(folder / f"{method}-{arithmetic}.pt", weights_only=True)
@@ -115,10 +136,13 @@ class Runs:
 
     def __init__(self, folder: Path, tell: Tell) -> None:
         self.folder, self.tell = folder, tell
+        self.once: Once[Path] = Once()
         folder.mkdir(parents=True)
 
-    def words(self, out: Path, method: str, place: Place, devices: int, sync: bool) -> list[str]:
-        """The command of a run that saves after every step and keeps all checkpoints."""
+    def start(
+        self, out: Path, method: str, place: Place, devices: int = 1, sync: bool = False
+    ) -> "subprocess.Popen[str]":
+        """Start a run that saves after every step and keeps all checkpoints; without TF32."""
         recipe = self.folder / f"{method}{'-sync' * sync}.yaml"
         if not recipe.exists():
             more: dict[str, Any] = {"sync_batch_norm": sync}
@@ -127,25 +151,27 @@ class Runs:
             write_yaml(as_recipe(small_config(method, **more)), recipe)
         flags = ["--recipe", str(recipe), "--out", str(out), "--accelerator", place.accelerator]
         saves = ["--checkpoint-minutes", "0", "--keep-checkpoints", "999", "--log-every", "1"]
-        return ["lewel", "pretrain", "scenes", *flags, *saves, "--devices", str(devices)]
+        words = ["lewel", "pretrain", "scenes", *flags, *saves, "--devices", str(devices)]
+        return start(words, place, NVIDIA_TF32_OVERRIDE="0")
 
     def whole(self, method: str, place: Place, devices: int = 1, sync: bool = False) -> Path:
         """A run that nothing interrupts."""
         kind = f"{method}-{place.name}-{devices}{'-sync' * sync}".replace(":", "-")
-        out = self.folder / kind
-        if not out.exists():
+
+        def make() -> Path:
             self.tell(f"a run of {method} on {devices} x {place.name}")
-            finish(start(self.words(out, method, place, devices, sync), place))
-        return out
+            finish(self.start(self.folder / kind, method, place, devices, sync))
+            return self.folder / kind
+
+        return self.once((kind,), make)
 
     def killed(self, method: str, place: Place) -> Path:
         """A run that was killed by SIGKILL after a checkpoint, then resumed to its end."""
         for attempt in range(3):
             out = self.folder / f"{method}-killed-{place.name}-{attempt}".replace(":", "-")
             self.tell(f"a run of {method} on {place.name}, killed and resumed")
-            process = start(self.words(out, method, place, 1, False), place)
-            if killed_after(process, out, 2):
-                finish(start(self.words(out, method, place, 1, False), place))
+            if killed_after(self.start(out, method, place), out, 2):
+                self.resume(out, method, place)
                 return out
         raise Failed("it ended before it was killed, three times")
 
@@ -156,8 +182,13 @@ class Runs:
         shutil.copytree(run, out)
         for path in sorted((out / "checkpoints").glob("step-*.pt"))[5:]:
             path.unlink()
-        finish(start(self.words(out, method, to, 1, False), to))
+        self.resume(out, method, to)
         return out
+
+    def resume(self, out: Path, method: str, place: Place) -> None:
+        """Resume a run to its end; one that begins again proves nothing."""
+        if "resumed at step" not in finish(self.start(out, method, place)):
+            raise Failed("it began again instead of resuming")
 
 
 def killed_after(process: "subprocess.Popen[str]", out: Path, step: int) -> bool:
@@ -167,7 +198,8 @@ def killed_after(process: "subprocess.Popen[str]", out: Path, step: int) -> bool
         if len(list((out / "checkpoints").glob("step-*.pt"))) > step:
             break
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     return process.returncode == -signal.SIGKILL
 
