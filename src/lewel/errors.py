@@ -50,6 +50,8 @@ def state_of(path: str | os.PathLike[str]) -> str:
             target = os.readlink(path) if os.path.islink(path) else None
             return "does not exist" if target is None else f"is a broken link to {target}"
         return f"cannot be read ({(error.strerror or type(error).__name__).lower()})"
+    except ValueError:  # a null byte, which no name has
+        return "does not exist"
     if os.path.isdir(path):
         return "is a folder"
     return "is a file" if os.path.isfile(path) else "is neither a file nor a folder"

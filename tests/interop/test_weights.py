@@ -101,7 +101,7 @@ def test_other_files_are_refused_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "picture.pth").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     names = ("empty.pth", "text.safetensors", "absent.pth", "text.pth", "picture.pth")
     for name in names:
-        with pytest.raises(UserError, match=r"cannot be read|holds no weights"):
+        with pytest.raises(UserError, match=r"cannot be read|does not exist"):
             read_weights(tmp_path / name)
 
 

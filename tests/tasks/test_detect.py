@@ -207,7 +207,7 @@ def test_wrong_input_is_one_message(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for flags, message in (
-        (["--data", str(tmp_path / "none")], "is not a folder"),
+        (["--data", str(tmp_path / "none")], "does not exist: expected a folder"),
         (["--data", str(trained)], "holds no boxes in a known format"),
         (["--arch", "yolo"], "arch"),
         (["--val-split", "test"], "scenes has no split 'test'"),

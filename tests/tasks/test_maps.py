@@ -119,7 +119,11 @@ def test_wrong_input_is_one_message(
     for code, words, expected in (
         (2, ["maps", str(trained)], "No images are given"),
         (2, ["maps", str(photos), str(photos)], "has no config.yaml"),
-        (2, ["maps", str(trained), str(photos / "0.png"), str(photos)], "is not a file"),
+        (
+            2,
+            ["maps", str(trained), str(photos / "0.png"), str(photos)],
+            "is a folder: give image files",
+        ),
         (
             2,
             ["maps", str(trained), str(photos), "--n", "0"],

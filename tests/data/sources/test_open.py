@@ -154,11 +154,11 @@ def test_classes_that_differ_leave_no_validation_set(tmp_path):
     assert (len(data.unlabelled), data.train, data.val) == (2, None, None)
 
 
-def test_an_empty_val_is_reported_and_a_fraction_of_train_is_held_out(tmp_path):
+def test_an_empty_val_is_reported_and_no_training_images_take_its_place(tmp_path):
     root = fill(tmp_path / "pets", "train/a/1.jpg", "train/b/1.jpg", "train/b/2.jpg", "val/x.txt")
     data = open_data(str(root), image_size=32)
     assert any("holds no image" in note for note in data.notes)
-    assert (len(data.train), len(data.val)) == (2, 1)
+    assert (len(data.unlabelled), data.train, data.val) == (3, None, None)
 
 
 def test_val_that_is_train(tmp_path):
@@ -388,7 +388,7 @@ def test_class_lists_that_cannot_be_used(tmp_path):
     root = fill(tmp_path / "pets", "a/1.jpg", "b/1.jpg")
     missing = str(tmp_path / "gone.txt")
     assert f"The class list {missing} does not exist" in error_of(root, classes=missing)
-    assert "is not a file" in error_of(root, classes=str(root))
+    assert "is a folder" in error_of(root, classes=str(root))
     assert "is empty" in error_of(root, classes=class_list(tmp_path, "# none\n\n"))
     (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
     assert "is not UTF-8" in error_of(root, classes=str(tmp_path / "classes.txt"))
