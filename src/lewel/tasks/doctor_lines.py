@@ -14,6 +14,8 @@ BATCH_BYTES = 2 * 512 * 3 * 224 * 224
 # A worker's batch is 9 tensors, each an open file until it is used; two batches a worker.
 FILES_PER_WORKER = 18
 FILES_BESIDES = 110  # libraries, the run's own files, pipes
+# Measured: 8 workers stop with "Too many open files" at 64, 4 workers train at 70.
+FEWEST_FILES, FEWEST_PER_WORKER = 32, 4
 # A checkpoint of the paper's ResNet-50 is 544 MB; two are kept and a third is written.
 NEEDED_DISK, COMFORTABLE_DISK = 2e9, 10e9
 SLOW_CHECKPOINT = 60.0  # seconds
@@ -158,8 +160,9 @@ def open_files(facts: Facts) -> Finding:
         fix = f"use --workers {max(0, facts.open_files - FILES_BESIDES) // FILES_PER_WORKER}"
         if facts.open_files_hard > facts.open_files:
             fix = f"ulimit -n {min(facts.open_files_hard, 65_536)}, or {fix}"
+        fewest = FEWEST_FILES + FEWEST_PER_WORKER * facts.workers
         text = f"{facts.open_files:,} at most, {facts.workers} data workers need {needed:,}: {fix}."
-        return Finding("open files", "failed", text)
+        return Finding("open files", "failed" if facts.open_files <= fewest else "note", text)
     return Finding("open files", "ok", f"{facts.open_files:,} at most")
 
 
