@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from lewel.pages.gallery import Gallery, GalleryImage, GalleryView
+from lewel.pages.neighbours import Neighbours, Query, Thumb
 from lewel.pages.run_data import Picture, Result, RunData
 
 NASTY = "<img src=x onerror=alert(1)>.jpg"
@@ -30,6 +31,18 @@ def random_gallery(
         note=None,
         images=tuple(GalleryImage(name, tuple(map(view, captions))) for name in names),
     )
+
+
+def random_neighbours(queries: int = 3) -> Neighbours:
+    """Neighbours of noise; a class has HTML in its name."""
+    draw = np.random.default_rng(0)
+
+    def thumb(label: str) -> Thumb:
+        return Thumb(NASTY, label, draw.integers(0, 256, (40, 40, 3), dtype=np.uint8))
+
+    row = tuple(thumb(label) for label in ("tent", "<b>gear", "a class with a long name", "x", "y"))
+    found = tuple(Query(thumb("tent"), row[::-1], row) for _ in range(queries))
+    return Neighbours(found, bank=500, held_out=True)
 
 
 def metric_lines(steps: int, per_epoch: int = 100, seed: int = 0) -> list[dict[str, Any]]:
@@ -63,6 +76,7 @@ def made_run(name: str = "made", **changes: Any) -> RunData:
         "environment": {"torch": "2.6"},
         "corrupt_images": ((NASTY, "not an image"),),
         "gallery": random_gallery(),
+        "neighbours": random_neighbours(),
         **changes,
     }
     return RunData(name=name, **content)

@@ -59,7 +59,7 @@ def test_all_content_is_in_the_text_and_all_elements_are_closed() -> None:
         assert title in page.text
     assert "dog.png" in page.text
     images = [about for tag, about in page.elements if tag == "img"]
-    assert len(images) == 3 * 3 * (1 + 5) + 1
+    assert len(images) == 3 * 3 * (1 + 5) + 1 + 3 * (1 + 5 + 5)  # maps, prediction, neighbours
     assert all(about["alt"] for about in images)
 
 

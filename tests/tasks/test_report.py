@@ -53,6 +53,8 @@ def test_a_run_becomes_one_page_beside_it(copied: Path, capsys: pytest.CaptureFi
     )  # 12 images, each in 3 views
     for key in ("torchvision", "python", "device"):
         assert key in text
+    opening = text.index('<section id="neighbours">')
+    assert opening == text.index("<section") and "After training" in text[opening:]
 
 
 def test_the_command_that_a_page_gives_trains_the_same(copied: Path, tmp_path: Path) -> None:
@@ -158,6 +160,15 @@ def test_corrupt_images_predictions_and_maps_are_shown(copied: Path) -> None:
     assert "249-&lt;img" not in page and "199-&lt;img" in page and "50 more in" in page
     assert "dog.png" in page and "This picture cannot be read." in page
     assert "<h2>Alignment maps</h2>" in page and NASTY not in page
+
+
+def test_data_that_cannot_be_opened_is_reported_on_the_page(copied: Path) -> None:
+    config = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(config.replace("data: scenes", "data: moved/photos"))
+    page = report([copied]).read_text(encoding="utf-8")
+    for what in ("maps", "nearest neighbours"):
+        assert f"The {what} could not be shown: " in page and "moved/photos" in page
+    assert "<h2>Nearest neighbours</h2>" not in page and "<h2>Curves</h2>" in page
 
 
 def test_damaged_files_are_reported_on_the_page(copied: Path) -> None:

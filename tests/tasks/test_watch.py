@@ -20,6 +20,7 @@ from lewel.cli.main import run
 from lewel.tasks.watch import LivePage, Server
 from tests.pages.browsing import browser, complaints, show
 from tests.pages.making import metric_lines, random_gallery
+from tests.running import tiny_run
 
 CONFIG = "data: scenes\nmethod: lewel_b\nbackbone: resnet10\nepochs: 4\n"
 
@@ -69,6 +70,19 @@ def test_a_page_follows_its_run_from_before_the_start(tmp_path: Path) -> None:
         assert "epoch 1.01 of 4" in get(server)[1]
         begin(folder, 400)
         assert "finished" in get(server)[1]
+
+
+def test_a_live_page_leaves_out_what_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: Path) -> None:
+        raise AssertionError("a live page searches no neighbours")
+
+    monkeypatch.setattr("lewel.tasks.neighbours.neighbours_of_run", fail)
+    monkeypatch.setattr("lewel.tasks.report.neighbours_of_run", fail)
+    assert tiny_run(tmp_path / "run", "--epochs", "1", "--limit", "8") == 0
+    page = LivePage(tmp_path / "run", 1).now().decode()
+    assert "Alignment maps" in page and "Nearest neighbours" not in page
 
 
 def test_only_one_page_is_served_on_localhost_only(tmp_path: Path) -> None:

@@ -12,6 +12,12 @@ from lewel.ops.precision import exact_products
 CHUNK = 32_000_000  # similarities at a time: 128 MB, independent of the bank's size
 
 
+def nearest(bank: Tensor, queries: Tensor, neighbours: int) -> Tensor:
+    """The indices (Q, k) of the rows of a bank (M, C) nearest to queries (Q, C), by cosine."""
+    similarity = F.normalize(queries, dim=1) @ F.normalize(bank, dim=1).T
+    return similarity.topk(min(neighbours, len(bank)), dim=1).indices
+
+
 def knn_scores(
     bank: Tensor,
     labels: Tensor,

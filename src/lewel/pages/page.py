@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from lewel.pages.curves import charts
 from lewel.pages.gallery import Gallery
+from lewel.pages.neighbours import shown_queries
 from lewel.pages.pictures import file_uri
 from lewel.pages.reference import Reference
 from lewel.pages.run_data import RunData
@@ -109,7 +110,7 @@ def within_limit(make: Callable[[Detail], str]) -> str:
 
 def pictures(runs: Sequence[RunData], detail: Detail) -> dict[str, Any]:
     """All pictures of the page; None where a file is damaged."""
-    galleries, views, predictions = [], [], []
+    galleries, views, predictions, neighbours = [], [], [], []
     for index, run in enumerate(runs):
         if run.gallery is not None:
             galleries.append((run.name, detail.gallery(run.gallery, f"maps-{index}")))
@@ -119,7 +120,15 @@ def pictures(runs: Sequence[RunData], detail: Detail) -> dict[str, Any]:
         made = [(one.name, file_uri(one.content, detail.wide, detail.quality)) for one in chosen]
         if made:
             predictions.append((run.name, made, len(run.predictions) - len(made)))
-    return {"galleries": galleries, "views": views, "predictions": predictions}
+        if run.neighbours is not None:
+            queries = shown_queries(run.neighbours, detail.still, detail.quality)
+            neighbours.append((run.name, run.neighbours.summary, queries))
+    return {
+        "galleries": galleries,
+        "views": views,
+        "predictions": predictions,
+        "neighbours": neighbours,
+    }
 
 
 def result_columns(runs: Sequence[RunData]) -> list[str]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lewel.pages.gallery import Gallery
+from lewel.pages.neighbours import Neighbours
 from lewel.pages.reference import Reference
 
 
@@ -45,6 +46,7 @@ class RunData:
     views: bytes | None = None  # views.png
     predictions: tuple[Picture, ...] = ()
     gallery: Gallery | None = None
+    neighbours: Neighbours | None = None
     reference: Reference | None = None  # of the recipe that the run follows
     departures: tuple[str, ...] = ()  # a sentence for each metric that leaves the reference
     problems: tuple[str, ...] = ()  # messages on what could not be read

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -14,6 +14,7 @@ from lewel.config.references import find_reference
 from lewel.errors import RunError, UserError, state_of
 from lewel.files import is_cut, refuse_foreign, write_marked
 from lewel.pages.gallery import Gallery
+from lewel.pages.neighbours import Neighbours
 from lewel.pages.page import report_page
 from lewel.pages.reference import Reference, departures
 from lewel.pages.run_data import Picture, Result, RunData
@@ -27,10 +28,13 @@ from lewel.pages.text import (
     progress,
 )
 from lewel.tasks.maps import gallery_of_run
+from lewel.tasks.neighbours import neighbours_of_run
 from lewel.tasks.results import COLUMNS, Row, numbers_of, result_rows
 from lewel.train.run_folder import RunFolder
 
 Galleries = Callable[[Path], Gallery | None]
+Finds = Callable[[Path], Neighbours | None]
+Computed = TypeVar("Computed")
 RENAMED: dict[Any, str] = {
     "spread": "embedding_std",
     "target_spread": "teacher_embedding_std",
@@ -42,6 +46,7 @@ def report(
     runs: list[Path],
     out: Path | None = None,
     galleries: Galleries = gallery_of_run,
+    finds: Finds = neighbours_of_run,
     *,
     overwrite: bool = False,
 ) -> Path:
@@ -59,15 +64,17 @@ def report(
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: the folder {out.parent} does not exist.")
     refuse_foreign(out, "report", overwrite)
-    page = report_page([read_run(run, galleries) for run in runs])
+    page = report_page([read_run(run, galleries, finds) for run in runs])
     # File names may contain bytes that are not UTF-8.
     write_marked(out, "report", lambda aside: aside.write_bytes(page.encode("utf-8", "replace")))
     return out
 
 
-def read_run(run: Path, galleries: Galleries = gallery_of_run) -> RunData:
-    """The report data of a run, during training or after it."""
-    return Reader(run).data(galleries)
+def read_run(
+    run: Path, galleries: Galleries = gallery_of_run, finds: Finds = lambda run: None
+) -> RunData:
+    """The report data of a run, during training or after it; neighbours are slow to find."""
+    return Reader(run).data(galleries, finds)
 
 
 class Reader:
@@ -77,7 +84,7 @@ class Reader:
         self.run, self.folder = run, RunFolder(run)
         self.problems: list[str] = []
 
-    def data(self, galleries: Galleries) -> RunData:
+    def data(self, galleries: Galleries, finds: Finds) -> RunData:
         """The report data."""
         text = self.text(self.folder.config)
         config, card = self.config(text), self.card()
@@ -102,7 +109,8 @@ class Reader:
             ),
             views=self.content(self.folder.views),
             predictions=self.predictions(),
-            gallery=self.gallery(galleries),
+            gallery=self.computed("maps", galleries),
+            neighbours=self.computed("nearest neighbours", finds),
             reference=reference,
             departures=tuple(departures(reference, lines)) if reference else (),
             problems=tuple(self.problems),
@@ -206,12 +214,12 @@ class Reader:
         pairs = [(file.name, self.content(file)) for file in files]
         return tuple(Picture(name, content) for name, content in pairs if content is not None)
 
-    def gallery(self, galleries: Galleries) -> Gallery | None:
-        """The maps, or None with a problem where they cannot be computed."""
+    def computed(self, what: str, compute: Callable[[Path], Computed | None]) -> Computed | None:
+        """Something computed from the run's data, or None with a problem where it cannot be."""
         try:
-            return galleries(self.run)
+            return compute(self.run)
         except (UserError, RunError) as error:
-            self.problems.append(f"The maps could not be shown: {error}")
+            self.problems.append(f"The {what} could not be shown: {error}")
             return None
 
     def command(self) -> str:
