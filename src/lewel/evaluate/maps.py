@@ -50,11 +50,12 @@ def map_note(head: torch.nn.Module, method: str) -> str | None:
 
 
 def readable_size(backbone: Backbone, trained: int) -> int:
-    """The size of images to draw maps over: at least 128 px where the network takes any size.
+    """The size of images to draw maps over: at least 128 px where the network takes them.
 
-    A convolutional network trained on smaller images gives finer maps of larger ones.
+    A convolutional network trained on smaller images gives finer maps of larger ones; a transformer
+    takes only the size that it was built for.
     """
-    if backbone.fixed_size or trained >= READABLE:
+    if trained >= READABLE:
         return trained
     try:
         locations = backbone.locations(READABLE)

@@ -88,7 +88,6 @@ class Backbone(nn.Module):
     """A network `net` that gives tokens before its pooling: (B, 3, S, S) -> (B, N, C)."""
 
     channels: int
-    fixed_size = False  # whether the network takes images of one size only
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -131,7 +130,6 @@ class TimmBackbone(Backbone):
         super().__init__(net)
         about: Any = net
         self.channels = int(getattr(about, "head_hidden_size", about.num_features))
-        self.fixed_size = bool(about.pretrained_cfg.get("fixed_input_size"))
         self.prefix = int(getattr(net, "num_prefix_tokens", 0))
         self.channels_come_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
 

@@ -6,6 +6,8 @@ from typing import Any
 from lewel.errors import UserError
 from lewel.methods.registry import find_method
 
+PACE = "Images per second"
+
 
 def title_of(method: object) -> str:
     """The title of a method; its name if it is not installed."""
@@ -59,7 +61,7 @@ def highlights(lines: list[dict[str, Any]]) -> dict[str, str]:
     if std := values("embedding_std"):
         found["Embedding std"] = f"{std[-1]:.2f}"
     if pace:
-        found["Images per second"] = f"{sorted(pace)[len(pace) // 2]:,.0f}"
+        found[PACE] = f"{sorted(pace)[len(pace) // 2]:,.0f}"
     if wait := values("data_wait"):
         found["Data wait"] = f"{sum(wait) / len(wait):.0%}"
     return found

@@ -17,7 +17,7 @@ from lewel.interop.lookup import folder_for, read_card, weights_file
 from lewel.methods.registry import find_method
 from lewel.pages.model_card import ModelCard, as_markdown
 from lewel.pages.overlays import grid, png
-from lewel.pages.text import environment, facts, title_of
+from lewel.pages.text import PACE, environment, facts, highlights, title_of
 from lewel.tasks.maps import gallery_of
 from lewel.tasks.results import COLUMNS, cells_of
 from lewel.train.metrics import read_metrics
@@ -56,7 +56,8 @@ def make_card(what: str, network: Network, features: int, untrained: bool) -> Ma
     """The model card of a backbone; without training and results where it is not a run's."""
     file = None if untrained else weights_file(what)
     card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
-    run, name = folder_for(what), file.parent.name if card and file else Path(what).name
+    run = folder_for(what)
+    name = file.resolve().parent.name if card and file is not None else Path(what).name
     content: dict[str, Any] = {"title": name, "features": features}
     content |= {"image_size": network.image_size, "summary": _summary(what, network, untrained)}
     picture: bytes | None = None
@@ -102,6 +103,8 @@ def _trained(card: dict[str, Any], run: RunFolder) -> dict[str, Any]:
     known = facts({**config, "data": card["data"]}, card, lines) if config else {}
     if config:
         known["Samples seen"] = f"{card['steps'] * config['batch_size']:,}"
+    if pace := highlights(lines).get(PACE):
+        known[PACE] = pace
     with suppress(UserError):  # a method of a package that is not installed
         known["Paper"] = find_method(card["method"]).about.paper
     known |= {name: text for name, text in environment(card).items() if name != "system"}
