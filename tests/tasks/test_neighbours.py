@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from lewel.data.sources.scenes import Scenes
-from lewel.evaluate.features import whole_view
+from lewel.data.views.transform import whole_view
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.nn.backbone import MEAN, STD
 from lewel.pages.neighbours import Neighbours

@@ -179,8 +179,9 @@ def _to_hub(work: Work) -> Exported:
     about = {"version": version("lewel"), "card": made.digest, "writer": mark("export")}
     text = json.dumps(hub_config(work.network, expected.shape[1], about), indent=2) + "\n"
     config, source = folder / CONFIG, f"local-dir:{folder}"
-    write_weights(path, work.net, {"writer": mark("export")})
+    # First, because a later export knows the folder by it.
     write_marked(config, "export", lambda aside: aside.write_text(text, encoding="utf-8"))
+    write_weights(path, work.net, {"writer": mark("export")})
     try:
         net: Any = timm.create_model(source, pretrained=True)
         difference = _compare(work, [net.eval()(images)], [expected], 1e-5)

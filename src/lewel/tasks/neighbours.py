@@ -13,7 +13,8 @@ from lewel.config.pretrain import PretrainConfig, read_config
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, Source
-from lewel.evaluate.features import Extractor, whole_view
+from lewel.data.views.transform import whole_view
+from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn import nearest
 from lewel.evaluate.knn_probe import choose
 from lewel.interop.backbones import Network, find_network, open_backbone
