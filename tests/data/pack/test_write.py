@@ -233,7 +233,9 @@ def test_other_settings_are_refused_and_shown(
     (tmp_path / "file").write_text("x")
     assert pack(photos, tmp_path / "file") == 2
     assert "is a file" in capsys.readouterr().err
-    assert pack(photos, photos) == 2
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    assert pack(photos, tmp_path / "mine") == 2
     assert "holds other files, no packed data" in capsys.readouterr().err
     assert pack(photos, tmp_path / "q", "--quality", "0") == 2
     assert (
