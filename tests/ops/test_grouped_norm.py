@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lewel.errors import UserError
 from lewel.nn.backbone import Backbone
 from lewel.nn.norm import normalise_in_groups
-from lewel.ops.grouped_norm import grouped_batch_norm
+from lewel.ops.grouped_norm import alternating_batch_norm, grouped_batch_norm
 from tests.conftest import small_backbone
 
 GROUPS = 4
@@ -136,6 +136,13 @@ def test_the_activations_are_not_copied() -> None:
     with Counted() as backward:
         out.sum().backward()
     assert "cat" not in backward.names
+
+
+@pytest.mark.parametrize("normalise", [grouped_batch_norm, alternating_batch_norm])
+def test_an_activation_in_place_needs_no_copy(normalise: Callable[..., Tensor]) -> None:
+    tokens = torch.randn(8, 3, 4, 4, requires_grad=True)
+    out = normalise(tokens, 2, None, torch.ones(3), torch.zeros(3), 0.0, 1e-5).relu_()
+    assert out.grad_fn is not None and out.grad_fn.name() == "ReluBackward0"  # no CopySlices
 
 
 def test_a_cumulative_mean_is_one_too() -> None:

@@ -48,7 +48,9 @@ def alternating_batch_norm(
     wide = tokens.reshape(len(tokens) // groups, -1, *tokens.shape[2:])  # (B/G, G C, ...)
     out = F.batch_norm(wide, mean, variance, scale, shift, True, momentum, eps)
     _set_to_means(running, rows)
-    return out.view(tokens.shape)
+    # For autograd no view: a ReLU in place on a view would copy its gradient.
+    shaped: Tensor = torch.ops.aten._unsafe_view(out, tokens.shape)
+    return shaped
 
 
 def alternate(samples: Tensor, groups: int) -> Tensor:
