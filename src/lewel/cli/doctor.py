@@ -68,7 +68,7 @@ def show_findings(found: "Diagnosis", deep: bool, console: Console) -> None:
         lines.add_row(SHOWN[one.status], Text(one.name), Text(one.text))
     wide(console, 160).print(lines)
     more = (
-        f"  {program()} doctor --json > doctor.json    # the report, for an issue"
+        f"  {program()} doctor --deep --json > doctor.json    # the report, for an issue"
         if deep
         else f"  {program()} doctor --deep    # train short runs on all devices and compare them"
     )

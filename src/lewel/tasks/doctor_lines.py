@@ -95,7 +95,9 @@ def device(one: Device) -> Finding:
     text = f"{one.model}, {gb(one.memory)} of memory ({gb(one.free)} free), {formats}"
     if one.free < one.memory / 2:
         who = "nvidia-smi" if one.name.startswith("cuda") else "top"
-        return Finding(one.name, "note", f"{text}: half is taken, {who} shows by which process.")
+        return Finding(
+            one.name, "note", f"{text}: more than half is taken, {who} shows by which process."
+        )
     return Finding(one.name, "ok", text)
 
 
