@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from lewel.cli.main import run
@@ -70,6 +71,13 @@ def start_process(out: Path, *flags: str) -> "subprocess.Popen[str]":
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def as_torchrun(monkeypatch: pytest.MonkeyPatch, local: int, total: int) -> None:
+    """The environment of one of the processes that torchrun starts."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local))
+    monkeypatch.setenv("WORLD_SIZE", str(total))
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:

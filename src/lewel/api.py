@@ -94,48 +94,28 @@ def knn(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Ac
 
 
 def linear(
-    backbone: Name,
-    data: Name,
-    *,
-    recipe: Maybe = None,
-    out: Maybe = None,
-    **settings: Any,
+    backbone: Name, data: Name, *, recipe: Maybe = None, out: Maybe = None, **settings: Any
 ) -> Accuracy:
     """Accuracy of a linear classifier on frozen features; `fast=True` caches the features."""
     return _evaluate(linear_task.linear, LinearConfig, backbone, data, recipe, out, settings)
 
 
 def finetune(
-    backbone: Name,
-    data: Name,
-    *,
-    recipe: Maybe = None,
-    out: Maybe = None,
-    **settings: Any,
+    backbone: Name, data: Name, *, recipe: Maybe = None, out: Maybe = None, **settings: Any
 ) -> Accuracy:
     """Accuracy after fine-tuning on a fraction of the labels (`labels="10%"`)."""
     return _evaluate(finetune_task.finetune, FinetuneConfig, backbone, data, recipe, out, settings)
 
 
 def segment(
-    backbone: Name,
-    data: Name,
-    *,
-    recipe: Maybe = None,
-    out: Maybe = None,
-    **settings: Any,
+    backbone: Name, data: Name, *, recipe: Maybe = None, out: Maybe = None, **settings: Any
 ) -> Segmented:
     """mIoU of a dilated FCN on the backbone."""
     return _evaluate(segment_task.segment, SegmentConfig, backbone, data, recipe, out, settings)
 
 
 def detect(
-    backbone: Name,
-    data: Name,
-    *,
-    recipe: Maybe = None,
-    out: Maybe = None,
-    **settings: Any,
+    backbone: Name, data: Name, *, recipe: Maybe = None, out: Maybe = None, **settings: Any
 ) -> Detected:
     """Average precision of Faster or Mask R-CNN on the backbone."""
     return _evaluate(detect_task.detect, DetectConfig, backbone, data, recipe, out, settings)

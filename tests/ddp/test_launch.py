@@ -18,7 +18,7 @@ from lewel.train.fabric import Fabric
 from lewel.train.launch import launch, requeue_after_signal
 from tests.data.pack.photos import make_photos, pack
 from tests.faults.test_resume import weights
-from tests.running import metrics, tiny_command, tiny_run
+from tests.running import as_torchrun, metrics, tiny_command, tiny_run
 
 # Two ShuffleBN groups on one device equal two devices, so all these runs are the same.
 SAME = ("--method", "lewel_m", "--optim.lr", "0.0001", "--contrast.norm-groups", "2")
@@ -220,12 +220,7 @@ def test_wrong_devices_are_one_message(
 
 
 def test_devices_that_torchrun_did_not_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "LOCAL_WORLD_SIZE": "4",
-        "WORLD_SIZE": "8",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun(monkeypatch, 4, 8)
     assert placement(None, None)[:2] == (4, 2)
     assert placement(4, 2).starter == "torchrun"
     with pytest.raises(UserError, match="4 processes on each of 2 nodes"):

@@ -8,17 +8,9 @@ import torch
 from scipy import stats
 
 from lewel.data.dense.masks import SceneMasks
+from lewel.evaluate import where
 from lewel.evaluate.map_selection import agreement, most_consistent, most_different, most_peaked
 from lewel.evaluate.maps import random_maps
-from lewel.evaluate.where import (
-    correlation,
-    cut_iou,
-    mean_correlation,
-    normalised_entropy,
-    overlap,
-    pointing,
-    summary,
-)
 from lewel.tasks.where import cells
 
 RANDOM = np.random.default_rng(0)
@@ -42,7 +34,7 @@ def iou_in_order(order: list[int], inside: np.ndarray, room: np.ndarray) -> floa
 def test_correlation_is_numpys_over_the_shared_cells() -> None:
     one, two = maps_like(3, 4, 40), maps_like(3, 4, 40)
     shared = torch.from_numpy(RANDOM.random((3, 40)) < 0.6)
-    found = correlation(one, two, shared)
+    found = where.correlation(one, two, shared)
     for b in range(3):
         for k in range(4):
             pair = [m[b, k, shared[b]].double().numpy() for m in (one, two)]
@@ -53,9 +45,9 @@ def test_little_overlap_and_constant_maps_have_no_correlation() -> None:
     one, flat = maps_like(2, 3, 30), torch.full((2, 3, 30), 1 / 30)
     shared = torch.zeros(2, 30, dtype=torch.bool)
     shared[0, :16], shared[1, :15] = True, True
-    assert correlation(one, one, shared)[0].tolist() == pytest.approx([1.0] * 3)
-    assert correlation(one, one, shared)[1].isnan().all()
-    assert correlation(one, flat, shared).isnan().all()
+    assert where.correlation(one, one, shared)[0].tolist() == pytest.approx([1.0] * 3)
+    assert where.correlation(one, one, shared)[1].isnan().all()
+    assert where.correlation(one, flat, shared).isnan().all()
 
 
 def test_pointing_is_the_objects_fraction_of_the_highest_cell() -> None:
@@ -63,20 +55,22 @@ def test_pointing_is_the_objects_fraction_of_the_highest_cell() -> None:
     inside, known = torch.tensor([[0.5, 0.25, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 1.0, 0.0]])
     # The last cell is all ignored: the third map points at the second cell, the second one at the
     # first alone.
-    assert pointing(maps, inside, known)[0].tolist() == pytest.approx([0.5, 0.5, 0.5])
-    assert pointing(maps, inside, torch.ones(1, 4))[0].tolist() == pytest.approx([0.25, 0.25, 0.0])
+    assert where.pointing(maps, inside, known)[0].tolist() == pytest.approx([0.5, 0.5, 0.5])
+    assert where.pointing(maps, inside, torch.ones(1, 4))[0].tolist() == pytest.approx(
+        [0.25, 0.25, 0.0]
+    )
 
 
 def test_iou_by_hand_and_by_filling_cells() -> None:
     maps = torch.tensor([[[0.4, 0.3, 0.2, 0.1]]])
     inside = torch.tensor([[1.0, 0.0, 0.5, 0.0]])
     # Area 1.5: the first cell and half of the second, which share 1 with the object.
-    assert cut_iou(maps, inside, torch.ones(1, 4)).item() == pytest.approx(1 / (3 - 1))
+    assert where.cut_iou(maps, inside, torch.ones(1, 4)).item() == pytest.approx(1 / (3 - 1))
     maps = maps_like(5, 7, 9)
     room = RANDOM.random((5, 9))
     room[0, 3] = 0
     inside = torch.from_numpy(room * RANDOM.random((5, 9)))
-    found = cut_iou(maps, inside, torch.from_numpy(room))
+    found = where.cut_iou(maps, inside, torch.from_numpy(room))
     for b in range(5):
         for k in range(7):
             order = maps[b, k].argsort(descending=True).tolist()
@@ -98,7 +92,7 @@ def test_ties_count_by_chance() -> None:
     for _ in range(400):
         shared = object_[rng.permutation(3 * side)[:area]].sum()
         drawn.append(shared / (2 * area - shared))
-    found = cut_iou(maps, torch.from_numpy(inside)[None], torch.ones(1, 4)).item()
+    found = where.cut_iou(maps, torch.from_numpy(inside)[None], torch.ones(1, 4)).item()
     assert found == pytest.approx(np.mean(drawn), abs=0.005)
 
 
@@ -119,12 +113,14 @@ def test_uniform_maps_score_the_objects_area_on_scenes(
     assert np.abs(fraction - area).max() < 0.004
     assert torch.allclose(known, torch.ones_like(known), atol=1e-5)
     for k in range(3):
-        assert np.allclose(pointing(uniform, inside, known)[:, k].numpy(), fraction, atol=1e-6)
+        assert np.allclose(
+            where.pointing(uniform, inside, known)[:, k].numpy(), fraction, atol=1e-6
+        )
         expected = fraction / (2 - fraction)
-        assert np.allclose(cut_iou(uniform, inside, known)[:, k].numpy(), expected, atol=1e-6)
-    assert normalised_entropy(uniform).numpy() == pytest.approx(1.0)
-    assert overlap(uniform).numpy() == pytest.approx(1.0)
-    assert mean_correlation(uniform).isnan().all()
+        assert np.allclose(where.cut_iou(uniform, inside, known)[:, k].numpy(), expected, atol=1e-6)
+    assert where.normalised_entropy(uniform).numpy() == pytest.approx(1.0)
+    assert where.overlap(uniform).numpy() == pytest.approx(1.0)
+    assert where.mean_correlation(uniform).isnan().all()
 
 
 def test_random_maps_score_at_chance_on_scenes() -> None:
@@ -132,7 +128,7 @@ def test_random_maps_score_at_chance_on_scenes() -> None:
     inside, known = cells(scenes, np.arange(12), 32, 4)
     maps = random_maps(12, 3000, 4, key=5).flatten(2)
     assert maps.sum(2).numpy() == pytest.approx(1.0, abs=1e-5)
-    points, ious = pointing(maps, inside, known), cut_iou(maps, inside, known)
+    points, ious = where.pointing(maps, inside, known), where.cut_iou(maps, inside, known)
     rng = np.random.default_rng(2)
     for b in range(12):
         error = points[b].std().item() / 3000**0.5
@@ -147,7 +143,7 @@ def test_random_maps_on_six_cells_equal_all_orders() -> None:
     inside = np.array([1.0, 0.7, 0.0, 0.2, 0.0, 0.0])
     exact = np.mean([iou_in_order(list(o), inside, np.ones(6)) for o in permutations(range(6))])
     maps = torch.from_numpy(RANDOM.random((1, 40_000, 6)))
-    found = cut_iou(maps, torch.from_numpy(inside)[None], torch.ones(1, 6))
+    found = where.cut_iou(maps, torch.from_numpy(inside)[None], torch.ones(1, 6))
     assert found.mean().item() == pytest.approx(exact, abs=4 * found.std().item() / 200)
 
 
@@ -186,24 +182,24 @@ def test_diversity_is_scipys_and_numpys() -> None:
     for b in range(2):
         rows = maps[b].double().numpy()
         expected = stats.entropy(rows, axis=1) / np.log(12)
-        assert normalised_entropy(maps)[b].numpy() == pytest.approx(expected, abs=1e-6)
+        assert where.normalised_entropy(maps)[b].numpy() == pytest.approx(expected, abs=1e-6)
         shared = np.mean([np.minimum(rows[i], rows[j]).sum() for i, j in pairs])
-        assert overlap(maps)[b].item() == pytest.approx(shared, abs=1e-9)
+        assert where.overlap(maps)[b].item() == pytest.approx(shared, abs=1e-9)
         mean = np.mean([np.corrcoef(rows)[i, j] for i, j in pairs])
-        assert mean_correlation(maps)[b].item() == pytest.approx(mean, abs=1e-9)
+        assert where.mean_correlation(maps)[b].item() == pytest.approx(mean, abs=1e-9)
     one = torch.zeros(1, 1, 12)
     one[..., 3] = 1
-    assert normalised_entropy(one).item() == 0.0
+    assert where.normalised_entropy(one).item() == 0.0
 
 
 def test_the_interval_is_that_of_a_mean() -> None:
     values = np.append(np.random.default_rng(4).normal(2.0, 3.0, 900), np.nan)
-    found = summary(values)
+    found = where.summary(values)
     error = 1.96 * np.nanstd(values) / 30
     assert found["images"] == 900 and found["value"] == pytest.approx(np.nanmean(values))
     low, high = found["interval"]
     assert high - low == pytest.approx(2 * error, rel=0.12)
-    assert summary(np.array([np.nan])) == {"value": None, "interval": None, "images": 0}
+    assert where.summary(np.array([np.nan])) == {"value": None, "interval": None, "images": 0}
 
 
 def test_rules_select_the_right_maps() -> None:

@@ -18,7 +18,7 @@ from lewel.config.pretrain import write_yaml
 from lewel.errors import UserError
 from lewel.tasks import auto
 from lewel.train.estimate import estimate_memory
-from tests.running import metrics
+from tests.running import as_torchrun, metrics
 
 RANDOM = np.random.default_rng(0)
 SMALL = ("--width", "8", "--image-size", "32", "--head.hidden", "16", "--head.dim", "8")
@@ -178,12 +178,7 @@ def test_mistakes_get_one_message(
 
 
 def test_a_budget_needs_one_process(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "LOCAL_WORLD_SIZE": "2",
-        "WORLD_SIZE": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun(monkeypatch, 2, 2)
     with pytest.raises(UserError, match="that torchrun has started: give --epochs"):
         auto.settings(str(photos), None, {}, None, "1h")
 

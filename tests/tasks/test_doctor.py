@@ -17,6 +17,7 @@ from lewel.tasks import doctor, doctor_facts, doctor_speed
 from lewel.tasks.doctor_facts import Device, Facts, gather, host_memory, requirements
 from lewel.tasks.doctor_lines import Finding, assess, assess_speeds
 from lewel.tasks.doctor_speed import Checkpoint, Reading, Size, Speeds, Stepped, Trial, measure
+from tests.running import as_torchrun
 
 GB = 10**9
 CPU = Device("cpu", "Some CPU", 64 * GB, 60 * GB)
@@ -315,11 +316,6 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(doctor, "examine", lambda facts, tell: [Finding("deep", "failed", "no")])
     assert not lewel.doctor(deep=True).healthy
-    for name, value in {
-        "TORCHELASTIC_RUN_ID": "x",
-        "LOCAL_WORLD_SIZE": "2",
-        "WORLD_SIZE": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+    as_torchrun(monkeypatch, 2, 2)
     with pytest.raises(UserError, match="examines one machine"):
         lewel.doctor()

@@ -17,19 +17,20 @@ def segment(
     backbone: Backbone,
     /,
     *,
+    config: Config,
     recipe: Recipe = None,
     out: ResultsFolder = None,
     dry_run: DryRun = False,
-    config: Config,
 ) -> None:
     """Evaluate a backbone by semantic segmentation with a dilated FCN."""
     from lewel.tasks import segment as task
 
-    console, config = plain_console(), with_recipe(config, recipe)
+    config = with_recipe(config, recipe)
     if dry_run:
         show_dense_plan(config, lambda: task.describe(backbone, config, out))
-        return
-    say(console, *lines_of(task.segment(backbone, config, out, console)))
+    else:
+        console = plain_console()
+        say(console, *lines_of(task.segment(backbone, config, out, console)))
 
 
 def lines_of(found: "Segmented") -> list[str]:
