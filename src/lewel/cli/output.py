@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from lewel.progress import rank_from_outside, show
+from lewel.progress import plain_console, rank_from_outside, show
 
 if TYPE_CHECKING:
     from lewel.config.evaluate import DenseConfig
@@ -70,7 +70,7 @@ def show_dense_plan(config: "DenseConfig", describe: Callable[[], dict[str, Any]
     import yaml
 
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).rstrip())
-    with Console(stderr=True).status("timing a few steps"):
+    with plain_console(stderr=True).status("timing a few steps"):
         description = describe()
     for name, value in description.items():
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
