@@ -327,7 +327,7 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
     file = run_folder / "results" / f"{command}.json"
     older = json.loads(file.read_text())
     for one in older:
-        del one["settings"]["masks"]
+        del one["settings"]["mask_files"]
         one["result"]["written"] = "2999-01-01 00:00:00+0000"
     file.write_text(json.dumps(older))
     assert is_cached()  # the masks are older than the result

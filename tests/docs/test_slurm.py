@@ -76,6 +76,6 @@ def test_the_script_for_four_nodes_trains_on_two_tasks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "calls").read_text() == "srun 12 --kill-on-bad-exit=1\n"
     assert "on 2 x cpu" in done.stdout
-    assert done.stdout.count("wrote ") == 1
+    assert done.stdout.count("the weights are in ") == 1
     assert [line["step"] for line in metrics(out)] == list(range(9))
     assert (out / "checkpoints" / "step-000000008.pt").exists()

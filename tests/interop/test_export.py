@@ -103,6 +103,7 @@ def test_detectron2s_file_and_config(checkpoint: tuple[Path, models.ResNet]) -> 
         assert torch.allclose(features, net(images), atol=1e-5)
     config = yaml.safe_load((out / "detectron2.yaml").read_text())
     assert config == {
+        "VERSION": 2,
         "MODEL": {
             "WEIGHTS": str(out / "detectron2.pth"),
             "PIXEL_MEAN": [123.675, 116.28, 103.53],

@@ -16,6 +16,7 @@ from lewel.config.evaluate import EvaluateConfig
 from lewel.config.methods import as_recipe
 from lewel.config.pretrain import write_yaml
 from lewel.evaluate.results import Results, fingerprint
+from lewel.nn.backbone import MEAN, STD
 from lewel.tasks.evaluation import FREE
 from lewel.tasks.paper import CONFIGS, NO_PROTOCOL, NOT_STORED
 from lewel.tasks.report import read_run, report
@@ -169,6 +170,8 @@ def make_run(
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
     weights = {"w": np.zeros(1, np.float32)}
+    network = {"backbone": "resnet50", "stem": "imagenet", "width": 64, "image_size": 224}
+    card = {**network, "mean": MEAN, "std": STD, **card}
     save_file(weights, folder / "backbone.safetensors", metadata={"lewel": json.dumps(card)})
 
 

@@ -3,14 +3,13 @@
 import weakref
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 import torch
 
 from lewel.cli.main import run
-from lewel.train import resume
-from lewel.train.checkpoint import Checkpoints, State
+from lewel.train import checkpoint, resume
+from lewel.train.checkpoint import Checkpoints, State, find_damage
 from lewel.train.resume import load_on_all_ranks
 from tests.data.pack.photos import make_photos
 from tests.running import tiny_run
@@ -26,13 +25,12 @@ def test_only_rank_0_checks_a_checkpoint(
     for step in (3, 6):
         store.save(step, {"step": step, "weights": torch.arange(step)})
     checked: list[object] = []
-    testzip = ZipFile.testzip
 
-    def spy(archive: ZipFile) -> str | None:
-        checked.append(archive)
-        return testzip(archive)
+    def spy(path: Path) -> str | None:
+        checked.append(path)
+        return find_damage(path)
 
-    monkeypatch.setattr(ZipFile, "testzip", spy)
+    monkeypatch.setattr(checkpoint, "find_damage", spy)
     monkeypatch.setattr(resume, "rank", lambda: rank)
     monkeypatch.setattr(resume, "from_rank_0", lambda step: torch.tensor(6))
     state = load_on_all_ranks(store, CPU, print)

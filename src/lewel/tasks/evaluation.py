@@ -133,7 +133,7 @@ class Evaluator:
         known = not (self.untrained or named or config.partial)
         self.added = {
             "network": None if known else f"{name} {stem} {width}{partial}",
-            "masks": digest_of_files(self.masks)[:16] if self.masks else None,
+            "mask_files": digest_of_files(self.masks)[:16] if self.masks else None,
             "labelled": fingerprint(labels) if self.labels else None,
         }
 

@@ -18,7 +18,17 @@ from lewel.interop.lookup import read_card
 # Of an evaluation: data and weights, which are compared by other means, and the seed.
 NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed", *ADDED}
 # Of `EvaluateConfig`, but not in the settings that are stored with a result.
-NOT_STORED = {"again", "workers", "accelerator", "devices", "nodes", "backbone", "partial"}
+NOT_STORED = {
+    "again",
+    "workers",
+    "accelerator",
+    "devices",
+    "nodes",
+    "rank_timeout",
+    "save_predictions",
+    "backbone",
+    "partial",
+}
 
 
 def numbers_of(run: Path) -> dict[str, str]:
@@ -108,6 +118,8 @@ def has_protocol(evaluation: Evaluation, card: dict[str, Any], settings: dict[st
         ):
             return False
         free.add("lr")
+    if config.precision == "auto" and settings.get("precision") in ("32", "tf32"):
+        free.add("precision")  # what auto stands for depends on the device
     stored = {key: value for key, value in settings.items() if key not in free}
     return stored == {key: value for key, value in wanted.items() if key not in free}
 

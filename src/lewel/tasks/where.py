@@ -65,7 +65,7 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     }
     files = [] if masked is None else annotation_files(MaskedSubset(masked, indices))
     if files:
-        settings["masks"] = digest_of_files(files)[:16]
+        settings["mask_files"] = digest_of_files(files)[:16]
     results = Results(folder.path)
     still_right = partial(unchanged_since, files)
     cached = None if config.again else results.find("where", settings, still_right)
