@@ -13,7 +13,16 @@ import torch
 from PIL import Image
 
 from lewel.cli.main import run
-from lewel.files import free_path, is_output_of, refuse_foreign, write_atomically, write_marked
+from lewel.errors import UserError
+from lewel.files import (
+    free_path,
+    is_output_of,
+    refuse_foreign,
+    refuse_unwritable,
+    user_path,
+    write_atomically,
+    write_marked,
+)
 from tests.running import tiny_run
 
 CPU = ["--accelerator", "cpu", "--workers", "0"]
@@ -249,3 +258,52 @@ def test_reproduce_needs_a_folder_of_its_own(
             (tmp_path / foreign).parent.rmdir()
     assert run(words) == 0
     assert run(words) == 0
+
+
+def test_a_path_of_no_home_or_with_a_zero_byte_is_one_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert user_path("~/x") == Path.home() / "x"
+    with pytest.raises(UserError, match="holds a zero byte"):
+        user_path("a\0b")
+    for words in ("pretrain ~no-such-user/x", "embed ~no-such-user/x scenes"):
+        assert run(words.split()) == 2
+        assert "~no-such-user, a home folder that is not known" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_and_not_made(tmp_path: Path) -> None:
+    refuse_unwritable(tmp_path)
+    refuse_unwritable(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=r"file/below cannot be written \(not a directory\)"):
+        refuse_unwritable(tmp_path / "file" / "below")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_maps_into_the_photos_are_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2):
+        Image.new("RGB", (32, 32), (90 * number, 5, 5)).save(tmp_path / f"{number}.jpg")
+    assert run(["maps", str(trained), str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert f"lies in the data {tmp_path}" in capsys.readouterr().err
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [("pretrain scenes --limit 60 --out v", "config.yaml"), ("pack scenes v", "lewel-pack.json")],
+)
+def test_a_refusal_leaves_no_lock_in_a_foreign_folder(
+    words: str,
+    file: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("v").mkdir()
+    Path("v", file).write_text("a word of somebody's")
+    assert run(words.split()) == 2
+    assert file in capsys.readouterr().err
+    assert [path.name for path in Path("v").iterdir()] == [file]

@@ -64,6 +64,20 @@ def load_reason(error: Exception) -> str:
     return first if first and known else "it is not a file of tensors that torch wrote"
 
 
+# What the system says of a path that a user gave; a full disk, for example, is no wrong input.
+OF_PATHS = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
+
+
 def system_message(error: OSError) -> str:
     """The message of an operating system error, for example a full disk or a missing folder."""
     return f"{error.filename or 'The system'}: {error.strerror or error}."

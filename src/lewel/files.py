@@ -19,6 +19,21 @@ OLD_FOLDERS = ("export", "predictions")
 PNG_HEAD = 33  # bytes of a PNG before its second chunk
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gave, with ~ as a home folder; raises UserError where it cannot be one."""
+    text = os.fspath(path)
+    if "\0" in text:
+        raise UserError(f"{text!r} holds a zero byte, which no path has: correct it.")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        user = text.partition("/")[0]
+        raise UserError(
+            f"{text} begins with {user}, a home folder that is not known: write the path in full, "
+            f"or ./{user} for a folder of that name."
+        ) from None
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write to a temporary file beside `path`, fsync it and rename it to `path`."""
     temp = path.with_name(path.name + ".partial")
@@ -75,6 +90,32 @@ def refuse_foreign(path: Path, command: str, overwrite: bool = False) -> None:
         raise UserError(
             f"{path} exists and was not written by `lewel {command}`: choose another --out, or "
             "replace it with --overwrite."
+        )
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Raise UserError for a folder that cannot be made or written; call it before the work."""
+    try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+        for one in missing:  # it is made where the first file is written
+            one.rmdir()
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UserError(f"--out {folder} cannot be written ({reason}): choose another.") from None
+    if not writable:
+        raise UserError(f"--out {folder} cannot be written (permission denied): choose another.")
+
+
+def refuse_within(out: Path, data: str) -> None:
+    """Raise UserError for an output in the data's own folder."""
+    folder = user_path(data)
+    inside = Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder))
+    if folder.is_dir() and inside:
+        raise UserError(
+            f"{out} lies in the data {data}, and would become a part of it: choose a folder "
+            "outside of it."
         )
 
 

@@ -4,9 +4,10 @@ import os
 import time
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import strip_control_codes
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.segment import Segment
 
 PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 
@@ -19,7 +20,17 @@ def plain_console(**options: Any) -> Console:
 def show(console: Console, *lines: str) -> None:
     """Print lines as they are on any console, also on a user's own."""
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Line(line), soft_wrap=True)
+
+
+class Line:
+    """A line as it is; rich's own texts have spaces in the place of tabs, which paths may have."""
+
+    def __init__(self, text: str) -> None:
+        self.text = strip_control_codes(text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(f"{self.text}\n")
 
 
 class Bar:

@@ -89,6 +89,8 @@ def test_weights_that_are_no_numbers_are_refused_by_every_command(
         ("knn linear finetune segment detect maps where", "--seed -1", "greater than or equal"),
         ("knn linear finetune segment detect maps where", f"--seed {2**64}", "less than"),
         ("segment", "--split nope", "has no split 'nope'"),
+        ("segment", "--min-lr 1", "--min-lr 1, is above the first, --lr 0.01"),
+        ("segment", "--lr 1e-5", "--min-lr 0.0001, is above the first, --lr 1e-05"),
         ("detect", "--train-split nope", "scenes has no split 'nope'"),
         ("detect", "--val-split nope", "scenes has no split 'nope'"),
     ],

@@ -1,5 +1,6 @@
 """The command line: output, messages and exit codes."""
 
+import errno
 import inspect
 import json
 import os
@@ -323,6 +324,11 @@ def test_the_list_of_commands_agrees_with_their_help() -> None:
         ("bench step --batch-size 1", "--batch-size 1"),
         ("bench data scenes --rounds 0", "--rounds"),
         ("bench scale --name a/b", "expected a name without a folder"),
+        ("bench data nowhere", "nowhere does not exist"),
+        ("bench data nowhere --images 1.5", "--images"),
+        ("bench step --threads 1.5", "'1.5' is no whole number"),
+        ("reproduce table1 --list --seeds 1.5", "'1.5' is no whole number"),
+        ("watch . --port 1.5", "'1.5' is no whole number"),
     ],
 )
 def test_numbers_out_of_range_are_one_message(
@@ -336,9 +342,27 @@ def test_numbers_out_of_range_are_one_message(
     assert run(words.split()) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name in (*(n for group in GROUPS.values() for n in group), "bench step"):
         assert run([*name.split(), "--help"]) == 0
         assert f"Usage: lewel {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EACCES, 2), (errno.ENAMETOOLONG, 2), (errno.ENOSPC, 1)]
+)
+def test_the_exit_code_tells_a_wrong_path_from_a_full_disk(
+    number: int,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(runs: list[Path]) -> None:
+        raise OSError(number, os.strerror(number), "given")
+
+    monkeypatch.setattr("lewel.tasks.results.results_table", fails)
+    assert run(["results", "given"]) == code
+    assert capsys.readouterr().err == f"given: {os.strerror(number)}.\n"

@@ -86,6 +86,8 @@ def test_tables_messages_and_progress_print_text_as_it_is(
     console = Console(force_terminal=True, file=StringIO(), record=True)
     show(console, "a :smile: [b]")  # a user's own console
     assert "a :smile: [b]" in console.export_text()
+    show(console, "a\tpath", "x" * 500)
+    assert f"a\tpath\n{'x' * 500}\n" in console.file.getvalue()  # type: ignore[attr-defined]
     terminal = plain_console(force_terminal=True, file=StringIO(), record=True)
     with Bar(":smile: [b]", 2, terminal) as bar:
         bar.advance(1)
@@ -164,6 +166,7 @@ LOOPS = [
     ["detect", "RUN", "--data", "LINK"],
     ["knn", "RUN", "--data", "DATA", "--classes", "LINK"],
     ["knn", "RUN", "--data", "DATA", "--out", "LINK"],
+    ["where", "RUN", "--data", "LINK"],
 ]
 
 

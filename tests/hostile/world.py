@@ -16,9 +16,9 @@ from tests.data.dense.mask_layouts import make_folder, make_voc
 from tests.hostile.case import WORLD
 
 TINY = (
-    "--backbone resnet10 --stem medium --width 8 --image-size 32 --batch-size 8 --head.hidden 16 "
-    "--optim.lr 0.2 --optim.lr-batch-size 8 --optim.warmup-epochs 0 --knn.every 0 --workers 0 "
-    "--log-every 3 --accelerator cpu --head.dim 8 --seed 0"
+    "--recipe paper --backbone resnet10 --stem medium --width 8 --image-size 32 --batch-size 8 "
+    "--head.hidden 16 --optim.lr 0.2 --optim.lr-batch-size 8 --optim.warmup-epochs 0 --knn.every 0 "
+    "--workers 0 --log-every 3 --accelerator cpu --head.dim 8 --seed 0"
 )
 LEWEL = TINY + " --head.groups 2 --method lewel_b"
 RUN = f"pretrain {{world}}/plain --out {{run}} {LEWEL} --epochs 2"  # the command of `run`

@@ -203,6 +203,7 @@ def test_unsupported_exports_are_one_message(
     assert "expected .onnx, or a folder" in capsys.readouterr().err
     assert run(["export", str(trained), "--to", "onnx", "--opset", "5"]) == 2
     assert "--opset 5 is not one of" in capsys.readouterr().err
+    assert not (trained / "export").exists()
     assert run(["export", "nowhere", "--to", "onnx"]) == 2
     assert "nowhere is not a backbone" in capsys.readouterr().err
     monkeypatch.setattr("lewel.interop.graphs.find_spec", lambda name: None)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torchvision import models
 
 from lewel.errors import UserError
+from lewel.interop.backbones import identify_resnet
 from lewel.interop.weights import load_weights, read_weights
 from lewel.nn.backbone import build_resnet
 from tests.conftest import randomise_statistics
@@ -134,3 +135,12 @@ def test_a_run_starts_from_the_weights_of_another(
     (tmp_path / "away").rename(first / "backbone.safetensors")
     assert tiny_run(tmp_path / "third", "--init", str(first), "--width", "16") == 2
     assert "of another shape" in capsys.readouterr().err
+
+
+def test_a_narrow_resnet_is_identified_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    state = build_resnet("resnet18", width=8).state_dict()
+    assert identify_resnet(state, "x.pth")[:3] == ("resnet18", "imagenet", 8)
+    state.pop("layer4.0.conv1.weight")
+    with pytest.raises(UserError, match="is not a complete ResNet"):
+        identify_resnet(state, "x.pth")
+    assert not recwarn.list

@@ -41,8 +41,10 @@ def entries(folder: Path) -> list[dict[str, dict[str, object]]]:
 def test_knn_equals_scikit_learn_on_the_features_that_embed_writes(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert knn(trained, "--neighbours", "5", "--neighbours", "20") == 0
-    assert "by k 5: " in capsys.readouterr().out
+    assert knn(trained, "--neighbours", "5", "--neighbours", "20", "--neighbours", "900") == 0
+    said = capsys.readouterr().out
+    assert "--neighbours 900 is more than the 200 labelled images" in said
+    assert "the accuracy is for k = 5, 20." in said and "by k 5: " in said
     result = entries(trained)[-1]["result"]
 
     from lewel.data.sources.open import open_data

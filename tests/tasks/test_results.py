@@ -15,6 +15,7 @@ from lewel.config.configure import configure
 from lewel.config.evaluate import EvaluateConfig
 from lewel.config.methods import as_recipe
 from lewel.config.pretrain import write_yaml
+from lewel.errors import RunError
 from lewel.evaluate.results import Results, fingerprint
 from lewel.nn.backbone import MEAN, STD
 from lewel.tasks.evaluation import FREE
@@ -25,6 +26,14 @@ from lewel.tasks.results import COLUMNS, numbers_of, result_rows, results_table
 WNIDS = [f"n{number:08}" for number in range(1000)]
 IMAGENET = {"data": "imagenet", "images": 1_281_167, "classes": WNIDS}
 IMAGENET100 = {"data": "imagenet", "images": 126_689, "classes": WNIDS[:100]}
+NETWORK: dict[str, Any] = {
+    "backbone": "resnet50",
+    "stem": "imagenet",
+    "width": 64,
+    "image_size": 224,
+    "mean": MEAN,
+    "std": STD,
+}
 
 # Settings and results as the commands store them.
 SHARED: dict[str, Any] = {
@@ -169,10 +178,8 @@ def make_run(
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
-    weights = {"w": np.zeros(1, np.float32)}
-    network = {"backbone": "resnet50", "stem": "imagenet", "width": 64, "image_size": 224}
-    card = {**network, "mean": MEAN, "std": STD, **card}
-    save_file(weights, folder / "backbone.safetensors", metadata={"lewel": json.dumps(card)})
+    weights, about = {"w": np.zeros(1, np.float32)}, json.dumps(NETWORK | card)
+    save_file(weights, folder / "backbone.safetensors", metadata={"lewel": about})
 
 
 def shown(folder: Path, task: str, settings: dict[str, Any], result: dict[str, Any]) -> str:
@@ -421,3 +428,16 @@ def test_the_settings_of_these_tests_are_those_that_are_stored(settings: dict[st
     ]
     assert len(kinds) == 1
     assert settings.keys() >= NO_PROTOCOL & kinds[0].model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"), [({}, "lacks 'backbone'"), ({"top1": "x"}, "is no result")]
+)
+def test_an_entry_without_numbers_is_damaged_in_results_and_report(
+    tmp_path: Path, result: dict[str, Any], reason: str
+) -> None:
+    make_run(tmp_path, B200, IMAGENET)
+    with pytest.raises(RunError, match=rf"knn\.json is damaged, .*\(an entry {reason}\)"):
+        shown(tmp_path, "knn", {"weights": "x"}, result)
+    (problem,) = read_run(tmp_path, lambda run: None).problems
+    assert "knn.json is damaged" in problem

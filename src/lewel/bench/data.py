@@ -23,7 +23,7 @@ from lewel.data.sources.source import Source, Subset
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import TwoViews, finish_views
 from lewel.errors import UserError
-from lewel.files import write_marked
+from lewel.files import user_path, write_marked
 from lewel.nn.backbone import MEAN, STD
 from lewel.train.allocator import keep_freed_memory
 
@@ -124,7 +124,7 @@ def same_images(source: Source, shards: Source, packed: str) -> Source:
 
 def find_pack(folder: str) -> str | None:
     """The packed shards of a folder, if they are beside it or in it."""
-    plain = os.path.expanduser(folder).rstrip("/")
+    plain = str(user_path(folder)).rstrip("/")
     return next((path for path in (p.format(plain) for p in PACKS) if os.path.isdir(path)), None)
 
 

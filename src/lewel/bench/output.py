@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lewel.bench.machine import machine_line
 from lewel.errors import UserError
-from lewel.files import mark, refuse_foreign, write_atomically, write_marked
+from lewel.files import mark, refuse_foreign, refuse_unwritable, write_atomically, write_marked
 from lewel.progress import plain_console
 
 Rows = Sequence[Sequence[str]]
@@ -22,14 +22,11 @@ def files_of(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / f"{name}.json", folder / f"{name}.png"
 
 
-def make_folder(folder: Path, name: str, overwrite: bool) -> None:
-    """Make the folder for results of this name; raises UserError if they cannot be written."""
+def check_output(folder: Path, name: str, overwrite: bool) -> None:
+    """Raise UserError if results of this name cannot be written to the folder."""
     if Path(name).name != name:
         raise UserError(f"--name {name}: expected a name without a folder; --out is the folder.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be created: {error.strerror}.") from None
+    refuse_unwritable(folder)
     for file in files_of(folder, name):
         refuse_foreign(file, "bench", overwrite)
 
@@ -37,6 +34,7 @@ def make_folder(folder: Path, name: str, overwrite: bool) -> None:
 def write_json(path: Path, result: dict[str, Any]) -> None:
     """Write a result as indented JSON."""
     text = json.dumps({"writer": mark("bench"), **result}, indent=1) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_marked(path, "bench", lambda temp: temp.write_text(text, encoding="utf-8"))
 
 

@@ -228,9 +228,9 @@ def begin(output: Output, name: str) -> tuple[Console, int]:
     """A console and the number of threads; a folder that cannot be written ends it now."""
     import torch
 
-    from lewel.bench.output import make_folder
+    from lewel.bench.output import check_output
 
-    make_folder(output.out, output.name or name, output.overwrite)
+    check_output(output.out, output.name or name, output.overwrite)
     return plain_console(), output.threads or torch.get_num_threads()
 
 

@@ -8,7 +8,15 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 
-from lewel.errors import STOPPING, Interrupted, LostRank, RunError, UserError, system_message
+from lewel.errors import (
+    OF_PATHS,
+    STOPPING,
+    Interrupted,
+    LostRank,
+    RunError,
+    UserError,
+    system_message,
+)
 from lewel.progress import plain_console, rank_from_outside
 
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
@@ -113,7 +121,7 @@ def run(arguments: list[str]) -> int:
         return 1
     except OSError as error:
         errors.print(f"{_rank_prefix()}{system_message(error)}")
-        return 1
+        return 2 if error.errno in OF_PATHS else 1
     except KeyboardInterrupt:
         return 130
     except Interrupted as error:

@@ -1,9 +1,10 @@
 """Parameters that several commands take."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 from pydantic import ValidationError
 
@@ -11,8 +12,18 @@ from lewel.config.evaluate import CONFIGS, EvaluateConfig
 from lewel.config.settings import explain
 from lewel.errors import UserError
 
-Whole = Annotated[int, Parameter(validator=Number(gte=0))]
-Positive = Annotated[int, Parameter(validator=Number(gte=1))]
+
+def _whole(kind: type, tokens: Sequence[Token]) -> int:
+    """A whole number; cyclopts itself would cut 1.5 to 1."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is no whole number") from None
+
+
+Integer = Annotated[int, Parameter(converter=_whole)]
+Whole = Annotated[Integer, Parameter(validator=Number(gte=0))]
+Positive = Annotated[Integer, Parameter(validator=Number(gte=1))]
 Flag = Annotated[bool, Parameter(negative=())]
 Backbone = Annotated[
     str, Parameter(help="A run folder, a file of weights, or a network's name (timm/NAME).")

@@ -1,12 +1,12 @@
 """`lewel watch`."""
 
 from lewel.cli.output import say
-from lewel.cli.parameters import Run
+from lewel.cli.parameters import Integer, Run
 from lewel.errors import UserError
 from lewel.progress import plain_console
 
 
-def watch(run: Run, /, *, port: int = 0, every: int = 5) -> None:
+def watch(run: Run, /, *, port: Integer = 0, every: Integer = 5) -> None:
     """Serve the report of a run while it trains, on this machine only.
 
     Parameters

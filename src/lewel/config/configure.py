@@ -1,7 +1,6 @@
 """From a recipe and the user's settings to the checked configuration of a run."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from lewel.config.methods import (
@@ -15,6 +14,7 @@ from lewel.config.pretrain import PretrainConfig, resolve
 from lewel.config.recipes import command_recipe, default_recipe
 from lewel.data.sources.named import NAMES
 from lewel.errors import UserError
+from lewel.files import user_path
 from lewel.interop.published import find_published
 from lewel.methods.registry import find_method, method_names
 
@@ -49,10 +49,10 @@ def configure(
     if given.get("method", config.method) == config.method:
         refuse_unused_in(given, method)
     config = typed_options(without_unused(config))
-    path = Path(config.data).expanduser()
+    path = user_path(config.data)
     if config.data != "scenes" and config.data not in NAMES and path.exists():
         config = config.model_copy(update={"data": str(path.resolve())})
     for key in ("classes", "init"):  # so that config.yaml holds wherever it is used
         if (value := getattr(config, key)) is not None and not find_published(value):
-            config = config.model_copy(update={key: os.path.realpath(os.path.expanduser(value))})
+            config = config.model_copy(update={key: os.path.realpath(user_path(value))})
     return config

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lewel.config.settings import (
     ARITHMETIC,
@@ -167,6 +167,15 @@ class SegmentConfig(DenseConfig):
     auxiliary_channels: int = Field(256, ge=1, description="Width of the auxiliary head.")
     sync_batch_norm: SyncBN = Field(False, description="SyncBN: GPUs only.")
     scratch: bool = Field(False, description="Begin randomly initialised: the supervised baseline.")
+
+    @model_validator(mode="after")
+    def _decays(self) -> "SegmentConfig":
+        if self.min_lr > min(self.rates):
+            raise ValueError(
+                f"the last learning rate, --min-lr {self.min_lr:g}, is above the first, --lr "
+                f"{min(self.rates):g}: lower it"
+            )
+        return self
 
 
 Numbers = Parameter(negative=(), consume_multiple=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from lewel.config.settings import Settings, read_yaml
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 
 
 def recipe_folder() -> Path:
@@ -68,7 +69,7 @@ def read_recipe(name: str, kind: str = "pretrain") -> dict[str, Any]:
     shipped = recipe_folder() / kind / f"{name}.yaml"
     if shipped.is_file():
         return read_yaml(shipped)
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         return read_yaml(path)
     if path.suffix in {".yaml", ".yml"} or os.path.lexists(path):

@@ -1,6 +1,7 @@
 """Opens backbones by name or from weights, for every command that takes a backbone."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 from lewel.interop.lookup import read_card, weights_file
 from lewel.interop.weights import fill, first_few, network_in, read_config, read_weights
 from lewel.nn.backbone import (
@@ -97,7 +99,7 @@ def find_network(
     if file is None:
         name = str(what)
         if name not in RESNETS and not name.startswith("timm/"):
-            path = os.path.expanduser(name)
+            path = user_path(name)
             state = f" ({state_of(path)})" if os.sep in name or os.path.lexists(path) else ""
             raise UserError(
                 f"{what} is not a backbone{state}: expected a run folder, a file of weights, or a "
@@ -140,7 +142,8 @@ def identify_resnet(every: dict[str, Tensor], what: str | Path) -> Network:
         shapes = {n: v.shape for n, v in tensors.items() if n.startswith(("conv1", "bn1", "layer"))}
         most = 0.5  # with fewer tensors in common it is another architecture
         for name in RESNETS:
-            with torch.device("meta"):
+            with torch.device("meta"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a ResNeXt of few channels has empty tensors
                 wanted = build_resnet(name, stem=stem, width=width).state_dict()  # type: ignore[arg-type]
             same = {n: v.shape for n, v in wanted.items() if n in shapes or "num_batches" not in n}
             if same == shapes:

@@ -81,18 +81,18 @@ def program_features(path: Path, images: Tensor) -> list[Tensor]:
     return list(graph(images))
 
 
-def need_onnx() -> None:
-    """Raise UserError if a package for ONNX is not installed."""
+def need_onnx(opset: int) -> None:
+    """Raise UserError if a package for ONNX is not installed, or torch does not write the opset."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise UserError(f"ONNX needs {' and '.join(missing)}: pip install 'lewel[onnx]'.")
+    if opset not in OPSETS:
+        raise UserError(f"--opset {opset} is not one of {OPSETS[0]} to {OPSETS[-1]}.")
 
 
 def write_onnx(path: Path, net: nn.Module, images: Tensor, opset: int = OPSET) -> None:
     """A network as one ONNX file: `images` (B, 3, S, S) -> `features`, `feature_map`, any B."""
-    need_onnx()
-    if opset not in OPSETS:
-        raise UserError(f"--opset {opset} is not one of {OPSETS[0]} to {OPSETS[-1]}.")
+    need_onnx(opset)
     with torch.no_grad():
         outputs = OUTPUTS[: len(FeatureGraph(net).eval()(images))]
     with _quietly():

@@ -7,6 +7,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from lewel.errors import UserError
+from lewel.files import user_path
 
 BACKBONE = "backbone.safetensors"
 OF_A_RUN = ("card.json", "config.yaml")  # beside the weights of a run folder
@@ -29,7 +30,7 @@ def read_card(file: Path) -> dict[str, Any]:
 
 def weights_file(what: str | Path) -> Path | None:
     """The file that a backbone argument names; None if it is a network's name."""
-    path = Path(what).expanduser()
+    path = user_path(what)
     if path.is_dir():
         path = path / "backbone.safetensors"
         if not path.is_file():
@@ -43,7 +44,7 @@ def folder_for(what: str | Path) -> Path:
     if file is None:
         return Path("runs") / str(what).replace("/", "-")
     folder = file.parent
-    if Path(what).expanduser().is_dir() or any((folder / name).exists() for name in OF_A_RUN):
+    if user_path(what).is_dir() or any((folder / name).exists() for name in OF_A_RUN):
         return folder
     # Every run has a file of this name: its folder's name tells them apart.
     return Path("runs") / (folder.resolve().name if file.name == BACKBONE else file.stem)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lewel.errors import UserError, load_reason, state_of
+from lewel.files import user_path
 from lewel.interop.export import from_detectron2, is_detectron2
 from lewel.interop.sequential import from_sequential
 
@@ -24,11 +25,11 @@ SHOWN = 3  # names in a message
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """All tensors of a run folder, a safetensors file or a torch checkpoint, by their names."""
-    file = Path(path).expanduser()
+    file = user_path(path)
     if file.is_dir():
         file = file / "backbone.safetensors"
     if not file.is_file():
-        state = "holds no weights" if Path(path).expanduser().is_dir() else state_of(file)
+        state = "holds no weights" if user_path(path).is_dir() else state_of(file)
         raise UserError(f"{path} {state}: expected a run folder, .safetensors or .pth.")
     if file.suffix == ".safetensors":
         try:

@@ -28,6 +28,7 @@ from lewel.errors import RunError, UserError, state_of
 from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import Results, fingerprint, unchanged_since
 from lewel.evaluate.statistics import warnings_of
+from lewel.files import refuse_unwritable, user_path
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import gather_objects, rank, ranks
@@ -125,7 +126,7 @@ class Evaluator:
             "val": digest_with_labels(self.val)[:16],
         }
         self.masks = [*annotation_files(self.train), *annotation_files(self.val)]
-        labels = Path(getattr(config, "labels", "%")).expanduser()
+        labels = user_path(getattr(config, "labels", "%"))
         self.labels = [labels] if labels.is_file() else []  # of `finetune`
         named = config.backbone is not None and file is not None  # a third-party checkpoint
         name, stem, width = self.network[:3]
@@ -215,6 +216,8 @@ class Task:
     ) -> tuple[dict[str, Any], Path]:
         """The result, cached or computed now, and its file."""
         evaluator = Evaluator(what, config, out, self.opens)
+        if out is not None and rank_from_outside() == 0:
+            refuse_unwritable(out)
         if notes and rank_from_outside() == 0:
             show(console, *dict.fromkeys(evaluator.notes))
         file = evaluator.results.path(self.name)

@@ -14,7 +14,7 @@ from torchvision import models
 
 from lewel.config.commands import ExportConfig
 from lewel.errors import RunError, UserError
-from lewel.files import mark, refuse_foreign, write_marked
+from lewel.files import mark, refuse_foreign, refuse_unwritable, write_marked
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.export import (
     detectron2_checkpoint,
@@ -83,20 +83,18 @@ def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported
     network = find_network(what, config.backbone, config.image_size)
     _refuse_impossible(what, config.to, network)
     if config.to == "onnx":
-        need_onnx()
+        need_onnx(config.opset)
     path = _target(what, config.to, out)
     beside = [path.with_suffix(ending) for ending in BESIDE.get(config.to, ())]
     if config.to == "hub":
         beside.append(path.with_name(CONFIG))
     for file in (path, *beside):
         refuse_foreign(file, "export", config.overwrite)
+    refuse_unwritable(path.parent)
     net = plain(open_backbone(what, network, partial=config.partial, random_init=config.untrained))
     for parameter in net.parameters():
         parameter.requires_grad_(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {path.parent} cannot be written: {error.strerror}.") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
         return WRITERS[config.to](Work(what, net, network, path, config))
 

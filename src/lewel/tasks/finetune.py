@@ -9,6 +9,7 @@ from rich.console import Console
 from lewel.config.evaluate import FinetuneConfig
 from lewel.data.sources.source import Source, Subset
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 from lewel.ops.randomness import generator
 from lewel.tasks.classify import evaluate_classifier
 from lewel.tasks.evaluation import EvaluationRun, Task
@@ -27,7 +28,7 @@ def labelled_subset(source: Source, labels: str, seed: int) -> Source:
     """The images whose labels are used: a fraction of each class, or those that a file names."""
     if labels.endswith("%"):
         return _fraction(source, labels, seed)
-    path = Path(labels).expanduser()
+    path = user_path(labels)
     if not path.is_file():
         raise UserError(
             f"--labels {labels} {state_of(path)}: expected a fraction such as 1%, or a file of "

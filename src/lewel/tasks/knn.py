@@ -9,7 +9,8 @@ from rich.console import Console
 from lewel.config.evaluate import KnnConfig
 from lewel.evaluate.knn import knn_best
 from lewel.evaluate.scores import accuracy_of_best
-from lewel.ops.ranks import on_rank_0
+from lewel.ops.ranks import on_rank_0, rank
+from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
@@ -26,6 +27,13 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
     (bank, labels), (queries, truth) = run.features(evaluator.train, evaluator.val)
     size, classes = len(labels), evaluator.train.classes
     ks = sorted({k for k in config.neighbours if k <= size}) or [size]
+    larger = [k for k in config.neighbours if k > size]
+    if larger and "neighbours" in config.model_fields_set and rank() == 0:
+        show(
+            run.console,
+            f"--neighbours {larger[0]} is more than the {size:,} labelled images: "
+            f"the accuracy is for k = {', '.join(map(str, ks))}.",
+        )
     settings = {"temperature": config.temperature, "classes": len(classes)}
 
     def work(beat: Callable[[], None]) -> list[dict[str, Any]]:

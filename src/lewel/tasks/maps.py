@@ -28,7 +28,7 @@ from lewel.evaluate.map_selection import (
 )
 from lewel.evaluate.maps import map_note, maps_of, readable_size
 from lewel.evaluate.views import MapViews, make_views
-from lewel.files import refuse_foreign, write_marked
+from lewel.files import refuse_foreign, refuse_unwritable, refuse_within, user_path, write_marked
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import MEAN, STD
 from lewel.nn.heads import Encoder
@@ -87,7 +87,7 @@ def open_map_model(
     device: torch.device | None = None,
 ) -> MapModel:
     """The network of a run folder with its head; randomly initialised if `untrained`."""
-    folder = RunFolder(run.expanduser())
+    folder = RunFolder(user_path(run))
     if not folder.path.is_dir():
         raise UserError(f"{run} {state_of(folder.path)}: expected a run folder.")
     for file in (folder.config, folder.backbone, folder.heads):
@@ -115,18 +115,18 @@ def open_images(images: list[str], image_size: int, say: Say = _silent) -> Sourc
     """Image files, or the validation set of one folder or other data set."""
     if not images:
         raise UserError("No images are given: give files, a folder, or `scenes`.")
-    if len(images) == 1 and not Path(images[0]).expanduser().is_file():
+    if len(images) == 1 and not user_path(images[0]).is_file():
         data = open_data(images[0], image_size=image_size)
         for note in data.notes:
             say(note)
         return data.val or data.unlabelled
     for image in images:
-        path = Path(image).expanduser()
+        path = user_path(image)
         if not path.is_file():
             raise UserError(f"{image} {state_of(path)}: give image files, or one folder.")
         if path.suffix.lower() not in SUFFIXES and len(images) == 1:
             return open_data(image, image_size=image_size).unlabelled  # a list of images
-    return Files(".", [str(Path(image).expanduser()) for image in images], name="images")
+    return Files(".", [str(user_path(image)) for image in images], name="images")
 
 
 Images = list[Path] | list[str] | Source | None  # None: the validation images of the run
@@ -228,9 +228,13 @@ def maps(
     say: Say = _silent,
 ) -> Mapped:
     """A gallery of maps, written to maps/ of the run folder or to another one."""
-    folder = out or run.expanduser() / "maps"
+    folder = out or user_path(run) / "maps"
     for file in gallery_files(folder):
         refuse_foreign(file, "maps", config.overwrite)
+    if out is not None:
+        refuse_unwritable(out)
+        for one in images if isinstance(images, list) else ():
+            refuse_within(out, str(one))
     gallery = gallery_of(run, images, config, say)
     return Mapped(gallery, write_gallery(gallery, folder))
 

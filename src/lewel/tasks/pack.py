@@ -1,6 +1,5 @@
 """`lewel pack`: images once into shards that are read fast."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from lewel.data.pack.format import Index
 from lewel.data.pack.write import Packing, Settings
 from lewel.data.workers import cores
 from lewel.errors import UserError
+from lewel.files import refuse_within, user_path
 from lewel.progress import plain_console
 
 
@@ -36,21 +36,14 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
     """Pack any data into a folder, or resume an earlier call, or repair damaged shards."""
     if "://" in out:
         raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
-    refuse_within(source, Path(out).expanduser())
+    refuse_within(user_path(out), source)
     settings = Settings(
         Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
     )
-    packing = Packing(source, Path(out).expanduser(), settings, console or plain_console())
+    packing = Packing(source, user_path(out), settings, console or plain_console())
     beside = cores() if cores() > 1 else 0  # one core encodes in this process
     index = packing.run(beside if config.workers is None else config.workers)
     return PackedShards.of(out, index, len(packing.corrupt))
-
-
-def refuse_within(source: str, out: Path) -> None:
-    """Shards in the data's own folder would be a part of the data."""
-    data = Path(source).expanduser()
-    if data.is_dir() and out.resolve().is_relative_to(data.resolve()):
-        raise UserError(f"{out} lies in the data {source}: pack into a folder outside of it.")
 
 
 def check(place: str, console: Console | None = None) -> PackedShards:

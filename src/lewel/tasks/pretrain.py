@@ -1,6 +1,5 @@
 """`lewel pretrain`: one run, from its settings and its data to a run folder."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, digest
 from lewel.data.views.loader import Samples, finish_views
 from lewel.errors import Interrupted, RunError, UserError, state_of
-from lewel.files import set_aside, write_atomically
+from lewel.files import refuse_within, set_aside, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import on_rank_0, rank
@@ -74,11 +73,7 @@ def _pretrain(
 ) -> Pretrained:
     opened = open_configured(config)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
-    if Path(os.path.realpath(path)).is_relative_to(config.data):  # also of a link to itself
-        raise UserError(
-            f"The run folder {path} lies in the data {config.data}, and would become a part "
-            "of it: choose another --out."
-        )
+    refuse_within(path, config.data)
     config = with_precision(config, fabric.device, path)
     if path.is_symlink() and not path.exists():
         raise UserError(f"--out {path} {state_of(path)}: choose a new folder.")
@@ -158,6 +153,8 @@ def pretrain_here(parts: Parts, path: Path, console: Console) -> None:
     folder = RunFolder(path)
     set_arithmetic(parts.config.precision, fixed_shapes=parts.config.cudnn_benchmark)
     if rank() == 0:
+        if not any(folder.checkpoints.glob("step-*.pt")):
+            refuse_lost_checkpoints(folder, settings_before(folder)[1])  # before the lock is made
         folder.open()
     else:
         console = Console(quiet=True, force_terminal=False)

@@ -202,10 +202,8 @@ class Reader:
         except (UserError, RunError) as error:
             self.problems.append(str(error))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            self.problems.append(
-                f"results/ holds entries that this version cannot read ({reason})."
-            )
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            self.problems.append(f"An entry of results/ is damaged ({reason}): all are left out.")
         return ()
 
     def predictions(self) -> tuple[Picture, ...]:

@@ -67,10 +67,10 @@ def result_rows(run: Path, paper: dict[str, str]) -> list[Row]:
                 stated = "" if found is None else paper.get(found, "")
                 rows.append(Row(cells_of(run, card, task, entry, stated), entry["result"]))
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"lacks {error}" if isinstance(error, KeyError) else "is no result"
                 raise RunError(
-                    f"{results.path(task)} holds an entry that this version cannot read "
-                    f"({reason}): delete it to evaluate again."
+                    f"{results.path(task)} is damaged, or another version wrote it (an entry "
+                    f"{reason}): delete it to evaluate again."
                 ) from None
     return rows
 

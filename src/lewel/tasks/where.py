@@ -33,6 +33,7 @@ from lewel.evaluate.where import (
     pointing,
     summary,
 )
+from lewel.files import user_path
 from lewel.ops.randomness import generator, seed_of
 from lewel.progress import Bar, show
 from lewel.tasks.maps import BATCH, MapModel, open_map_model
@@ -56,7 +57,7 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     if masked is not None:
         show(console, note_on(masked))
     indices = chosen_images(source, config.limit, config.seed)
-    folder = RunFolder(run.expanduser())
+    folder = RunFolder(user_path(run))
     settings = {
         **config.model_dump(mode="json", exclude={"again", "accelerator"}),
         "image_size": model.config.image_size,

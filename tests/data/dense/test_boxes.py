@@ -296,3 +296,14 @@ def test_flips_and_padding() -> None:
         and images[1, :, :3, 9:].eq(0).all()
     )
     assert resized(480, 640, 800, 1333) == (800, 1067)
+
+
+def test_boxes_of_voc_are_clipped_to_their_image(tmp_path: Path) -> None:
+    far = voc_object("cat", (-(10**9), 1, 10, 10**9)) + voc_object("dog", (50, 1, 60, 9))
+    inside = voc_object("dog", (5, 5, 40, 30))
+    size = "<size><width>40</width><height>30</height></size>"
+    root = make_voc(tmp_path / "VOC2012", {"train": {"a": size + far}, "val": {"b": inside}})
+    train, val = open_voc(root, None, None, None)
+    assert train.objects(0).boxes.tolist() == [[0, 0, 10, 30]]
+    assert train.notes[0].startswith("1 boxes without area") and not val.notes
+    assert val.objects(0).boxes.tolist() == [[4, 4, 40, 30]]

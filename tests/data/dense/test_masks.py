@@ -117,6 +117,10 @@ def test_folders_with_something_missing(tmp_path: Path) -> None:
         opened(folder)
     with pytest.raises(UserError, match="has no validation set: expected"):
         opened(make_folder(tmp_path / "b", {"train": 3}))
+    twice = make_folder(tmp_path / "c", {"": 6})
+    (twice / "classes.txt").write_text("sky\ncat\nsky\n")
+    with pytest.raises(UserError, match=r"classes\.txt names the class sky twice"):
+        opened(twice)
 
 
 def test_scenes_have_the_class_of_each_pixel() -> None:

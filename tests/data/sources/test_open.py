@@ -88,6 +88,16 @@ def test_class_folders_without_a_split(tmp_path):
     assert any("6 of its 60" in note for note in data.notes)
 
 
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_class_folders_without_an_image_are_named(tmp_path, split):
+    root = fill(tmp_path / "pets", *many(f"{split}dog", 4), *many(f"{split}cat", 4))
+    assert not any("without an image" in note for note in open_at(root).notes)
+    (root / split / "owl").mkdir()
+    data = open_at(root)
+    assert data.unlabelled.classes == ("cat", "dog")
+    assert "pets has folders without an image: owl; they are no classes." in data.notes
+
+
 def test_the_split_depends_only_on_the_seed(tmp_path):
     root = fill(tmp_path, *many("a", 50), *many("b", 50))
     assert listing(open_at(root, seed=3).val) == listing(open_at(root, seed=3, limit=20).val)

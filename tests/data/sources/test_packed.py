@@ -1,11 +1,12 @@
 """Packed data is read like its source folder, from a disk and from URLs."""
 
 import functools
+import hashlib
 import http.server
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from lewel.data.pack import stores
-from lewel.data.pack.format import INDEX
+from lewel.data.pack.format import INDEX, SAMPLES
 from lewel.data.sources.images import UnreadableImage, read_image
 from lewel.data.sources.open import open_data
 from lewel.data.sources.packed import Packed
@@ -253,4 +254,46 @@ def test_an_invalid_index_is_one_message(mine: Path) -> None:
         opened(mine)
     path.unlink()
     with pytest.raises(UserError, match="run the same `lewel pack` command again"):
+        opened(mine)
+
+
+Arrays = dict[str, np.ndarray]
+
+
+def index_with(folder: Path, **changes: object) -> None:
+    about = json.loads((folder / INDEX).read_text())
+    (folder / INDEX).write_text(json.dumps({**about, **changes}))
+
+
+def test_an_index_needs_shards_of_the_right_kind(mine: Path) -> None:
+    shards = json.loads((mine / INDEX).read_text())["shards"]
+    sizes = [{**one, "bytes": "many"} for one in shards["train"]]
+    for wrong in ({}, {**shards, "train": []}, [], {**shards, "train": sizes}):
+        index_with(mine, shards=wrong)
+        with pytest.raises(UserError, match=r"lewel-index.json is damaged"):
+            opened(mine)
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("labels", lambda labels: labels - 1),
+        ("labels", lambda labels: labels + len(CLASSES)),
+        ("labels", lambda labels: labels + 0.5),
+        ("labels", lambda labels: labels[:3]),
+        ("sizes", lambda sizes: sizes + 2**40),
+        ("offsets", lambda offsets: -1 - offsets),
+        ("checksums", lambda sums: sums[:, None]),
+    ],
+)
+def test_the_tables_of_a_pack_must_agree(
+    mine: Path, table: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    with np.load(mine / SAMPLES) as stored:
+        arrays: Arrays = dict(stored)
+    arrays[f"train/{table}"] = change(arrays[f"train/{table}"])
+    np.savez(mine / SAMPLES, **arrays)  # type: ignore[arg-type]
+    content = (mine / SAMPLES).read_bytes()
+    index_with(mine, samples={"sha256": hashlib.sha256(content).hexdigest()})
+    with pytest.raises(UserError, match=r"lewel-index.json is damaged"):
         opened(mine)

@@ -1,7 +1,6 @@
 """Opens the detection data that a string names."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from lewel.data.dense.boxes import BoxSource
 from lewel.data.dense.coco import open_coco
@@ -9,6 +8,7 @@ from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import open_voc, years_of
 from lewel.data.sources.layouts import coco_files
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 
 
 def open_boxes(
@@ -22,7 +22,7 @@ def open_boxes(
     """Open `scenes` (drawn at this size), a Pascal VOC folder or a COCO folder."""
     if data == "scenes":
         return SceneBoxes(train or "train", size), SceneBoxes(val or "val", size)
-    root = Path(data).expanduser()
+    root = user_path(data)
     if not root.is_dir():
         raise UserError(
             f"{data} {state_of(root)}: expected a folder of Pascal VOC or COCO, or scenes."

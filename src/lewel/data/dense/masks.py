@@ -1,5 +1,6 @@
 """Images with a class for each pixel: Pascal VOC, folders of images and masks, scenes."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,7 @@ from lewel.data.sources.scenes import CLASSES as FIGURES
 from lewel.data.sources.scenes import SIZES, draw_scene
 from lewel.data.sources.source import Labels, Source, Subset
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 from lewel.ops.randomness import generator
 
 VALIDATION_SCENES = 500
@@ -178,7 +180,7 @@ def validation_masks(data: str, size: int) -> Masked | None:
     """The validation set of data with masks, or all of it where there is no split; else None."""
     if data == "scenes":
         return SceneMasks("val", size)
-    voc, root = find_voc(data), Path(data).expanduser().resolve()
+    voc, root = find_voc(data), Path(os.path.realpath(user_path(data)))
     if voc is not None:
         return MaskFiles(voc, split_pairs(voc, "val"), voc.name, CLASSES)
     if find_layout(str(root), root.name) is None:  # two classes may be called images and masks
@@ -191,7 +193,7 @@ def validation_masks(data: str, size: int) -> Masked | None:
 
 
 def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, Masked]:
-    root = Path(data).expanduser()
+    root = user_path(data)
     voc = None if data == "scenes" else find_voc(root)
     if split is not None and voc is None:
         raise UserError(
@@ -274,8 +276,10 @@ def _classes(root: Path, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The lines of classes.txt in the order of the class indices, or the indices as names."""
     file = root / "classes.txt"
     if file.is_file():
-        names = [line.strip() for line in read_list(file).splitlines()]
-        return tuple(name for name in names if name)
+        names = [name for line in read_list(file).splitlines() if (name := line.strip())]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"{file} names the class {twice} twice: expected each class once.")
+        return tuple(names)
     highest = 0
     for _, path in pairs:
         try:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lewel.data.sources.check import refuse_outside
 from lewel.errors import UserError
+from lewel.files import user_path
 
 IGNORED: Final = 255  # unlabelled pixels: the borders of objects, and ambiguous ones
 CLASSES: Final = (
@@ -40,7 +41,7 @@ _YEAR = re.compile(r"VOC\d{4}")
 
 def find_voc(path: str | Path) -> Path | None:
     """The folder of the newest year at a path or in its VOCdevkit; None if there is none."""
-    root = Path(path).expanduser()
+    root = user_path(path)
     for folder in (root, root / "VOCdevkit"):
         years = sorted(folder.glob("VOC*"), reverse=True) if folder.is_dir() else []
         for place in (folder, *(year for year in years if _YEAR.fullmatch(year.name))):

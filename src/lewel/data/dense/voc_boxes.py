@@ -17,6 +17,7 @@ from lewel.data.dense.instances import Bits
 from lewel.data.dense.voc import read_list
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.files import Files
+from lewel.data.sources.images import UnreadableImage, read_image
 from lewel.data.sources.names import Names
 from lewel.errors import UserError
 
@@ -26,6 +27,7 @@ CLASSES = (
     "tvmonitor",
 )  # fmt: skip
 
+Size = tuple[float, float]  # width and height of an image
 Images = list[tuple[str, str]]  # the year's folder ("" for the root itself) and an image's name
 
 
@@ -54,7 +56,12 @@ class VocBoxes(Files):
         unknown: Counter[str] = Counter()
         for year, image in images:
             file = root / year / "Annotations" / f"{image}.xml"
-            self._all.append(read_objects(file, names, classes is not None, flat, unknown))
+            objects, stated = read_objects(file, names, classes is not None, flat, unknown)
+            picture = root / year / "JPEGImages" / f"{image}.jpg"
+            kept = clipped(objects, stated, picture)
+            flat[str(file)] += len(objects.boxes) - len(kept.boxes)
+            self._all.append(kept)
+        flat += Counter()  # drops zero counts
         if unknown:
             raise UserError(
                 f"{unknown.total():,} objects of {root} have an unknown class, for example in "
@@ -90,17 +97,36 @@ class VocBoxes(Files):
         raise UserError("Pascal VOC is evaluated with VOC's metric, not with COCO's.")
 
 
+def clipped(objects: Objects, stated: Size | None, image: Path) -> Objects:
+    """Objects with boxes clipped to their image, without those outside of it.
+
+    The image is read only if a box exceeds the size that its XML states, or none is stated.
+    """
+    boxes = objects.boxes
+    if stated and (boxes >= 0).all() and (boxes <= np.array(stated * 2, np.float32)).all():
+        return objects
+    try:
+        height, width = read_image(image).shape[1:]
+    except UnreadableImage:  # it ends the evaluation where it is read
+        return objects
+    boxes = np.clip(boxes, 0, np.array((width, height) * 2, np.float32))
+    inside = (boxes[:, 2:] > boxes[:, :2]).all(1)
+    return Objects(boxes[inside], objects.classes[inside], objects.difficult[inside])
+
+
 def read_objects(
     file: Path, names: tuple[str, ...], only: bool, flat: Counter[str], unknown: Counter[str]
-) -> Objects:
-    """The objects of one file; their `part` boxes (heads, hands, feet) are skipped.
+) -> tuple[Objects, Size | None]:
+    """The objects of one file and the size that it states; `part` boxes (heads) are skipped.
 
     Counts boxes without area in `flat`, and objects of other classes in `unknown` unless `only` the
     given ones are wanted.
     """
     boxes, classes, difficult = [], [], []
     try:
-        for node in ElementTree.parse(file).getroot().findall("object"):
+        root = ElementTree.parse(file).getroot()
+        sides = [float(root.findtext(f"size/{side}") or "nan") for side in ("width", "height")]
+        for node in root.findall("object"):
             name = (node.findtext("name") or "").strip()
             if name not in names:
                 unknown[f"{file} ({name!r})"] += not only
@@ -124,11 +150,12 @@ def read_objects(
         why = "it is empty" if file.stat().st_size == 0 else str(error)
         raise UserError(f"{file} cannot be read as Pascal VOC's XML ({why}): repair it.") from None
     unknown += Counter()  # drops zero counts
-    return Objects(
+    objects = Objects(
         np.array(boxes, np.float32).reshape(-1, 4),
         np.array(classes, np.int64),
         np.array(difficult, np.bool_),
     )
+    return objects, (sides[0], sides[1]) if min(sides) > 0 else None
 
 
 def years_of(root: Path) -> list[str]:

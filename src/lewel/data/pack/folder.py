@@ -21,6 +21,8 @@ def locked_folder(out: Path, manifest: dict[str, Any]) -> Iterator[None]:
     path = out / MANIFEST
     if out.exists() and not path.exists() and any(map(_is_unrelated, out.iterdir())):
         raise UserError(f"{out} holds other files, no packed data: use a new or empty folder.")
+    if path.exists():  # before anything is written
+        refuse_other_settings(out, read_manifest(path), manifest)
     try:
         (out / "records").mkdir(parents=True, exist_ok=True)
         lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
@@ -54,6 +56,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a folder: the settings that it was packed with."""
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(manifest, dict):
+            raise ValueError("expected keys and values")
     except ValueError:
         raise UserError(f"{path} is damaged: delete the folder and pack again.") from None
     return manifest

@@ -122,18 +122,41 @@ def read_index(store: Store, shown: str) -> Index:
         refuse_outside((one.file for listed in shards.values() for one in listed), shown)
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             samples = {split: Samples.of(_of_split(arrays, split)) for split in shards}
-        classes = about["classes"]
-        return Index(about["name"], None if classes is None else tuple(classes), shards, samples)
+        classes = None if about["classes"] is None else tuple(about["classes"])
+        index = Index(about["name"], classes, shards, samples)
+        _check(index)
+        return index
     except FileNotFoundError as error:
         raise UserError(
             f"{shown} has no index of packed data ({INDEX} and {SAMPLES}): give the output of "
             f"`lewel pack`, or {_AGAIN}."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{shown}/{INDEX} is damaged: copy it again, or {_AGAIN}.") from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise UserError(f"The index of {shown} cannot be read ({reason}).") from error
+
+
+def _check(index: Index) -> None:
+    """Raise ValueError for tables of an index that contradict each other."""
+    if not index.shards or not all(index.shards.values()):
+        raise ValueError("a split has no shards")
+    for split, shards in index.shards.items():
+        numbers = [number for shard in shards for number in (shard.bytes, shard.images)]
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise ValueError("the size of a shard is not a number of bytes and of images")
+        samples, images = index.samples[split], [shard.images for shard in shards]
+        tables = {**samples.arrays()}
+        tables.pop("names")
+        for table in tables.values():
+            if table.shape != (sum(images),) or table.dtype.kind not in "iu" or (table < 0).any():
+                raise ValueError("a table is not one whole number for each image")
+        ends = np.repeat(np.array([shard.bytes for shard in shards], np.int64), images)
+        if (samples.offsets > ends).any() or (samples.sizes > ends - samples.offsets).any():
+            raise ValueError("an image lies outside of its shard")
+        if samples.labels is not None and (samples.labels >= len(index.classes or ())).any():
+            raise ValueError("a label is no class")
 
 
 def _of_split(arrays: Any, split: str) -> dict[str, npt.NDArray[Any]]:

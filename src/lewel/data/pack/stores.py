@@ -8,6 +8,7 @@ from io import FileIO
 from typing import Any, Final, NamedTuple, Protocol
 
 from lewel.errors import UserError
+from lewel.files import user_path
 
 OPEN_FILES: Final = 256  # open at once in a process; systems often allow 1024
 CACHE_BYTES: Final = 256 * 2**20  # of fetched blocks, in each process
@@ -47,7 +48,7 @@ class Folder:
     """Local files, each opened once per process."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(os.path.expanduser(path))
+        self.path = os.path.abspath(user_path(path))
         self._open: OrderedDict[str, FileIO] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from lewel.data.sources.open import open_splits
 from lewel.data.sources.source import Source, digest
 from lewel.data.workers import leave_signals_to_the_parent, reader_died
 from lewel.errors import RunError
-from lewel.files import write_atomically
+from lewel.files import user_path, write_atomically
 from lewel.ops.randomness import generator
 from lewel.progress import Bar, show
 
@@ -77,7 +77,7 @@ class Packing:
             show(console, note)
         named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
         self.sources = {split: source for split, source in named if source is not None}
-        path = Path(data).expanduser()
+        path = user_path(data)
         self.manifest = {
             "version": VERSION,
             "source": str(path.resolve()) if path.exists() else data,

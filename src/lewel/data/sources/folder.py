@@ -26,6 +26,7 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
         train = _scan(root, folders, name)
         if train.classes is None:
             notes.append(f"{name} has no class folders: its {len(train):,} images have no labels.")
+        notes += _empty_classes(root, folders[0], train)
         return train, None
     train = _scan(root, (splits[TRAIN],), name)
     shown = f"{splits[TRAIN]}/"
@@ -33,6 +34,7 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
     if train.classes is None:
         notes.append(f"{name}/{shown} has no class folders: its images have no labels.")
         return train, None
+    notes += _empty_classes(root, splits[TRAIN], train)
     unusable = False
     for split in (splits[word] for word in VALIDATION_SPLITS if word in splits):
         if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
@@ -54,6 +56,19 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
         return train, val
     # A tenth of train/ in the place of an empty val/ would not be what its name promises.
     return train.without_labels() if unusable else train, None
+
+
+def _empty_classes(root: str, folder: str, train: Files) -> list[str]:
+    """A note on class folders without an image, if there are any."""
+    if train.classes is None:
+        return []
+    found = {entry.name for entry in _entries(os.path.join(root, folder)) if _is(entry.is_dir)}
+    empty = sorted(found - set(train.classes))
+    if not empty:
+        return []
+    more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
+    names = f"{', '.join(empty[:3])}{more}"
+    return [f"{train.name} has folders without an image: {names}; they are no classes."]
 
 
 def _common_folder(val: Files, split: str, classes: Sequence[str]) -> tuple[str, ...] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 
 
 def open_list(path: str, notes: list[str]) -> Files:
@@ -57,7 +58,7 @@ def open_list(path: str, notes: list[str]) -> Files:
 
 def read_classes(path: str) -> list[str]:
     """The class names of a text file, one a line, each once."""
-    shown, path = path, os.path.expanduser(path)
+    shown, path = path, str(user_path(path))
     expected = "expected a text file with one class name a line"
     if not os.path.isfile(path):
         raise UserError(f"The class list {shown} {state_of(path)}: {expected}.")

@@ -13,6 +13,7 @@ from lewel.data.sources.named import NAMES, open_named
 from lewel.data.sources.packed import is_packed, open_packed
 from lewel.data.sources.source import Data, Source, Subset
 from lewel.errors import UserError, state_of
+from lewel.files import user_path
 from lewel.ops.randomness import generator
 
 HELD_OUT: Final = 0.1  # fraction of the labelled images, if there is no validation set
@@ -70,7 +71,7 @@ def open_splits(
         return open_named(data, notes)
     if "://" in data:
         return open_packed(data, notes)
-    path = os.path.expanduser(data)
+    path = str(user_path(data))
     if os.path.isdir(path) and is_packed(path):
         return open_packed(path, notes)
     if os.path.isdir(path):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from lewel.data.sources.images import UnreadableImage, from_pillow, read_image
 from lewel.data.views.resize import resize
 from lewel.errors import UserError
+from lewel.files import user_path
 
 Picture = str | PathLike[str] | Image.Image | Tensor
 
@@ -79,7 +79,7 @@ def _pixels(image: Picture) -> Tensor:
     """An image as uint8 (3, H, W)."""
     if isinstance(image, str | PathLike):
         try:
-            return read_image(Path(fspath(image)).expanduser())
+            return read_image(user_path(image))
         except UnreadableImage as error:
             raise UserError(f"{fspath(image)} cannot be read as an image: {error}.") from None
     if isinstance(image, Image.Image):
