@@ -22,6 +22,8 @@ PNG_HEAD = 33  # bytes of a PNG before its second chunk
 def user_path(path: str | os.PathLike[str]) -> Path:
     """A path that a user gave, with ~ as a home folder; raises UserError where it cannot be one."""
     text = os.fspath(path)
+    if not text:
+        raise UserError("A path is an empty name: write . for the current folder.")
     if "\0" in text:
         raise UserError(f"{text!r} holds a zero byte, which no path has: correct it.")
     try:

@@ -126,7 +126,8 @@ def _command(one: Case, place: Path, streams: list[Path]) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores these
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):  # nohup ignores the latter
+        signal.signal(number, signal.SIG_DFL)
     os.chdir(place)
     if one.nobody and os.getuid() == 0:
         os.setuid(NOBODY)
