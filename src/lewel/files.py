@@ -23,9 +23,9 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     """A path that a user gave, with ~ as a home folder; raises UserError where it cannot be one."""
     text = os.fspath(path)
     if not text:
-        raise UserError("A path is an empty name: write . for the current folder.")
+        raise UserError("An empty name does not exist: write . for the current folder.")
     if "\0" in text:
-        raise UserError(f"{text!r} holds a zero byte, which no path has: correct it.")
+        raise UserError(f"{text!r} does not exist: it holds a zero byte, which no path has.")
     try:
         return Path(text).expanduser()
     except RuntimeError:
