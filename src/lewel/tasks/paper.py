@@ -111,7 +111,8 @@ def has_protocol(evaluation: Evaluation, card: dict[str, Any], settings: dict[st
     recipe = {"data": "", "image_size": card.get("image_size"), **read_recipe(name, "eval")}
     config = CONFIGS[evaluation.task].model_validate(recipe)
     wanted = config.model_dump(mode="json", exclude=NOT_STORED)
-    free = NO_PROTOCOL | set(evaluation.free)
+    flags = set(ADDED) & set(type(config).model_fields)  # --masks of detect is no file of masks
+    free = (NO_PROTOCOL - flags) | set(evaluation.free)
     if evaluation.searched:
         if not {float(rate) for rate in str(settings.get("lr", "nan")).split(",")} <= set(
             evaluation.searched
