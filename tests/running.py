@@ -61,6 +61,13 @@ def tiny_run(out: Path, *flags: str, data: str = "scenes") -> int:
         torch.set_num_threads(threads)
 
 
+def trained_once(folders: pytest.TempPathFactory, name: str, *flags: str) -> Path:
+    """The run folder of a tiny run of one epoch, for a fixture."""
+    out = folders.mktemp(name) / "run"
+    assert tiny_run(out, "--epochs", "1", *flags) == 0
+    return out
+
+
 def start_process(out: Path, *flags: str) -> "subprocess.Popen[str]":
     """Train in a process of its own."""
     return subprocess.Popen(

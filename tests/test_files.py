@@ -28,6 +28,13 @@ from tests.running import tiny_run
 CPU = ["--accelerator", "cpu", "--workers", "0"]
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
@@ -189,14 +196,10 @@ def test_export_does_not_replace_its_source(
 
 
 def test_import_keeps_another_card(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from torchvision import models
 
-    monkeypatch.chdir(tmp_path)
     torch.save(models.resnet18().state_dict(), "theirs.pth")
     Path("x").mkdir()
     Path("x/card.json").write_text('{"number": 4111}')
@@ -213,12 +216,8 @@ def test_import_keeps_another_card(
 
 
 def test_a_foreign_folder_of_parts_is_not_used(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("f.npz.parts").mkdir()
     np.save("f.npz.parts/mine.npy", np.arange(3))
     assert run(["embed", str(trained), "scenes", "--limit", "8", *CPU, "--out", "f.npz"]) == 2

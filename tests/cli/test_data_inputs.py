@@ -16,6 +16,8 @@ from lewel.errors import UserError
 from tests.cli.making import CPU, EVALUATIONS, images, masks, refused, words_of
 from tests.running import tiny_command
 
+Captured = pytest.CaptureFixture[str]
+
 
 def split(root: Path, train: dict[str, int], val: dict[str, int], name: str = "val") -> Path:
     images(root / "train", train)
@@ -33,11 +35,7 @@ def split(root: Path, train: dict[str, int], val: dict[str, int], name: str = "v
     ],
 )
 def test_a_validation_set_that_does_not_fit_is_not_replaced_by_training_images(
-    trained: Path,
-    tmp_path: Path,
-    val: dict[str, int],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, tmp_path: Path, val: dict[str, int], message: str, capsys: Captured
 ) -> None:
     data = split(tmp_path / "data", {"a": 5, "b": 5}, val)
     for command in EVALUATIONS:
@@ -195,11 +193,7 @@ def coco(root: Path, name: str = "0.png", box: str = "[2, 2, 9, 9]", width: str 
     ],
 )
 def test_coco_files_are_checked(
-    trained: Path,
-    tmp_path: Path,
-    given: dict[str, str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, tmp_path: Path, given: dict[str, str], message: str, capsys: Captured
 ) -> None:
     data = coco(tmp_path / "data", **given)
     images(tmp_path, {"": 1})

@@ -8,16 +8,14 @@ import pytest
 
 from lewel.cli.main import run
 from tests.data.dense.mask_layouts import make_folder
-from tests.running import tiny_run
+from tests.running import tiny_run, trained_once
 
 NOTE = "set has images/ and masks/: the masks are not read as images."
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("layouts") / "run"
-    assert tiny_run(out, "--epochs", "1") == 0
-    return out
+    return trained_once(tmp_path_factory, "layouts")
 
 
 @pytest.fixture(scope="module")

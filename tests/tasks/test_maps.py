@@ -18,14 +18,12 @@ from lewel.evaluate.views import make_views
 from lewel.nn.backbone import MEAN, STD
 from lewel.tasks.maps import gallery_of, open_map_model
 from tests.data.dense.test_voc import voc_tree
-from tests.running import tiny_run
+from tests.running import tiny_run, trained_once
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("with maps") / "run"
-    assert tiny_run(out, "--epochs", "1", "--image-size", "32") == 0
-    return out
+    return trained_once(tmp_path_factory, "with maps", "--image-size", "32")
 
 
 @pytest.fixture(scope="module")

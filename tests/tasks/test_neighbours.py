@@ -15,14 +15,12 @@ from lewel.nn.backbone import MEAN, STD
 from lewel.pages.neighbours import Neighbours
 from lewel.tasks.neighbours import NEAREST, QUERIES, affordable, neighbours_of_run
 from tests.conftest import small_backbone
-from tests.running import tiny_run
+from tests.running import tiny_run, trained_once
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("neighbours") / "run"
-    assert tiny_run(out, "--epochs", "1", "--limit", "64") == 0
-    return out
+    return trained_once(tmp_path_factory, "neighbours", "--limit", "64")
 
 
 @pytest.fixture(scope="module")

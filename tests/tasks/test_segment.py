@@ -30,14 +30,12 @@ from lewel.train.loop import take_step
 from lewel.transfer.dilation import dense
 from lewel.transfer.fcn import FCN
 from tests.data.dense.mask_layouts import make_folder, make_voc
-from tests.running import tiny_run
+from tests.running import trained_once
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("segmented") / "run"
-    assert tiny_run(out, "--epochs", "1") == 0
-    return out
+    return trained_once(tmp_path_factory, "segmented")
 
 
 @pytest.fixture(scope="module")

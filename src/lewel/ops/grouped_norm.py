@@ -12,13 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+Running = tuple[Tensor, Tensor] | None  # mean and variance
+Maybe = Tensor | None
+
 
 def grouped_batch_norm(
     tokens: Tensor,
     groups: int,
-    running: tuple[Tensor, Tensor] | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    running: Running,
+    weight: Maybe,
+    bias: Maybe,
     momentum: float,
     eps: float,
 ) -> Tensor:
@@ -33,20 +36,14 @@ def grouped_batch_norm(
 
 
 def alternating_batch_norm(
-    tokens: Tensor,
-    groups: int,
-    running: tuple[Tensor, Tensor] | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
+    tokens: Tensor, groups: int, running: Running, weight: Maybe, bias: Maybe, *rest: float
 ) -> Tensor:
-    """The same where sample n of the batch (B, C, ...) is in group n mod G."""
+    """The same where sample n of the batch (B, C, ...) is in group n mod G; rest: momentum, eps."""
     rows = _repeated(running, groups)
     mean, variance = (None, None) if rows is None else (one.flatten() for one in rows)
     scale, shift = (None if one is None else one.repeat(groups) for one in (weight, bias))
     wide = tokens.reshape(len(tokens) // groups, -1, *tokens.shape[2:])  # (B/G, G C, ...)
-    out = F.batch_norm(wide, mean, variance, scale, shift, True, momentum, eps)
+    out = F.batch_norm(wide, mean, variance, scale, shift, True, *rest)
     _set_to_means(running, rows)
     # For autograd no view: a ReLU in place on a view would copy its gradient.
     shaped: Tensor = torch.ops.aten._unsafe_view(out, tokens.shape)

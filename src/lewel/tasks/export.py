@@ -59,6 +59,9 @@ class Exported(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+Features = Callable[[Path, Tensor], list[Tensor]]  # of a file and images
+
+
 @dataclass
 class Work:
     """A network in eval mode and the file to write."""
@@ -242,34 +245,30 @@ def _to_mmseg(work: Work) -> Exported:
 
 def _to_onnx(work: Work) -> Exported:
     write_onnx(work.path, work.net, work.images(), work.config.opset)
-    difference = _compare_graph(work, onnx_features)
-    loading = (
-        "import onnxruntime",
-        f"session = onnxruntime.InferenceSession({str(work.path)!r})",
-        f"features = session.run(['features'], {{'images': images}})[0]  # {_wanted(work)}, NumPy",
-    )
-    return Exported((work.path,), f"onnxruntime gives the features {difference}", loading)
+    session = f"session = onnxruntime.InferenceSession({str(work.path)!r})"
+    features = "session.run(['features'], {'images': images})[0]"
+    wanted = f"{_wanted(work)}, NumPy"
+    loading = ("import onnxruntime", session, f"features = {features}  # {wanted}")
+    return _graph(work, "onnxruntime", onnx_features, loading)
 
 
 def _to_program(work: Work) -> Exported:
     write_program(work.path, work.net, work.images())
-    difference = _compare_graph(work, program_features)
-    loading = (
-        "import torch",
-        f"net = torch.export.load({str(work.path)!r}).module()",
-        f"features = net(images)[0]  # {_wanted(work)}",
-    )
-    return Exported((work.path,), f"torch.export gives the features {difference}", loading)
+    net = f"net = torch.export.load({str(work.path)!r}).module()"
+    loading = ("import torch", net, f"features = net(images)[0]  # {_wanted(work)}")
+    return _graph(work, "torch.export", program_features, loading)
+
+
+def _graph(work: Work, by: str, features_of: Features, loading: tuple[str, ...]) -> Exported:
+    """A graph, compared on more images than it was traced with: the batch size must be dynamic."""
+    images = work.images(3)
+    found, expected = features_of(work.path, images)[:1], [work.net(images)]
+    difference = _compare(work, found, expected, CLOSE)
+    return Exported((work.path,), f"{by} gives the features {difference}", loading)
 
 
 def _wanted(work: Work) -> str:
     return f"normalised images (B, 3, {work.network.image_size}, {work.network.image_size})"
-
-
-def _compare_graph(work: Work, features: Callable[[Path, Tensor], list[Tensor]]) -> str:
-    """Compare on more images than the graph was traced with: the batch size must be dynamic."""
-    images = work.images(3)
-    return _compare(work, features(work.path, images)[:1], [work.net(images)], CLOSE)
 
 
 def _compare(work: Work, found: list[Tensor], expected: list[Tensor], close: float) -> str:
