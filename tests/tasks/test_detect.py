@@ -225,6 +225,8 @@ def test_voc_is_evaluated_by_its_own_rule(
     cat = voc_object("cat", (1, 1, 30, 20))
     images = {f"{n}": cat for n in range(4)}
     root = make_voc(tmp_path / "VOC2012", {"train": images, "val": {"v": cat}})
+    for n in range(4):  # images that differ
+        Image.new("RGB", (40, 30), (60 * n, 90, 120)).save(root / "JPEGImages" / f"{n}.jpg")
     assert run(words(trained, tmp_path / "out", "--data", str(root), "--masks")) == 2
     assert "has no masks" in capsys.readouterr().err
     assert run(words(trained, tmp_path / "out", "--data", str(root))) == 0

@@ -132,9 +132,10 @@ def test_a_dry_run_gives_the_time_and_writes_nothing(
     said = capsys.readouterr().out
     assert "iterations: 100000" in said and "training images: 12" in said
     assert "validation images: 5" in said and "learning rates: 2" in said
-    about = re.search(r"time: about ([\d.]+) (hours|days) on 1 x cpu: ([\d.e-]+) s a step", said)
+    pattern = r"time: about ([\d.]+) (minutes|hours|days) on 1 x cpu: ([\d.e-]+) s a step"
+    about = re.search(pattern, said)
     assert about is not None, said
-    hours = float(about[1]) * (24 if about[2] == "days" else 1)
+    hours = float(about[1]) * {"minutes": 1 / 60, "hours": 1, "days": 24}[about[2]]
     assert hours == pytest.approx(200_000 * float(about[3]) / 3600, rel=0.15)
     assert not (tmp_path / "out").exists()
 

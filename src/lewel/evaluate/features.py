@@ -16,7 +16,7 @@ from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import UserError
 from lewel.ops.ranks import gather, gather_to_rank_0, rank, ranks
 
-CHUNK = 4096  # rows
+CHUNK = 256  # rows
 
 
 def refuse_not_finite(rows: Tensor, source: Source, indices: np.ndarray) -> None:

@@ -21,13 +21,13 @@ from lewel.data.sources.source import Data, Source
 from lewel.data.workers import cores
 from lewel.errors import UserError
 from lewel.interop.published import find_published
-from lewel.methods.registry import method_names
 from lewel.train.devices import placement
 from lewel.train.estimate import USABLE, estimate_seconds, largest_batch, norm_groups
 from lewel.train.run import optimizer_slots
 
 SAMPLE = 64  # images whose size is looked at
 TRIAL = 24  # images that a trial reads
+CHOSEN = ("lewel_b", "lewel_m")  # methods that a run without --method may have
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -90,7 +90,7 @@ def configure_automatically(
 
 def begun_run(out: Path | None, data: str, method: str | None) -> Path | None:
     """The run folder of the same command, if it has been begun: its settings stay."""
-    methods = method_names() if method is None else [method]
+    methods = CHOSEN if method is None else (method,)
     folders = [Path("runs") / f"{data}-{name}" for name in methods] if out is None else [out]
     return next((folder for folder in folders if (folder / "config.yaml").exists()), None)
 
