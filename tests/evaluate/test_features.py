@@ -20,7 +20,7 @@ from lewel.ops import ranks
 from tests.conftest import small_backbone
 
 CPU = torch.device("cpu")
-IMAGES, CHANNELS = 12_001, 512  # large beside the batches that are on their way
+IMAGES, CHANNELS = 6_001, 512  # large beside the batches that are on their way
 BYTES = 4 * IMAGES * CHANNELS
 
 

@@ -116,6 +116,7 @@ def test_the_list_shows_states_and_time(finished: tuple[Path, str, int]) -> None
     assert "core-hours" in output
 
 
+@pytest.mark.slow
 def test_a_stopped_queue_resumes_to_the_same_page(
     finished: tuple[Path, str, int], tmp_path: Path
 ) -> None:
