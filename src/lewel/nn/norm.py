@@ -159,9 +159,12 @@ def _unchanged(tokens: Tensor) -> Tensor:
 @cache
 def _grouped(kind: type[_BatchNorm]) -> type[_Grouped]:
     """The grouped version of a batch norm class of torch or timm."""
-    from timm.layers.norm_act import BatchNormAct2d
+    known = kind.forward is _BatchNorm.forward
+    if not known:  # only then is timm needed, whose import takes seconds
+        from timm.layers.norm_act import BatchNormAct2d
 
-    if kind.forward not in (_BatchNorm.forward, BatchNormAct2d.forward):
+        known = kind.forward is BatchNormAct2d.forward
+    if not known:
         raise UserError(
             f"{kind.__name__} cannot be normalised in groups: use --contrast.norm-groups 1."
         )
