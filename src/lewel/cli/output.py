@@ -69,9 +69,9 @@ def show_dense_plan(config: "DenseConfig", describe: Callable[[], dict[str, Any]
     """The settings of an evaluation as YAML, and what it would take."""
     import yaml
 
-    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).rstrip())
     with plain_console(stderr=True).status("timing a few steps"):
         description = describe()
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).rstrip())
     for name, value in description.items():
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
 
