@@ -1,19 +1,13 @@
 # `make demo`, `make test`, `make docs`: each sets up .venv by itself; a second call is quick.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/installed
 READY := .venv/ready
 
 .PHONY: demo test lint docs clean
 
-# Its network is so small that threads wait for each other: one trains, and a process reads beside it.
-demo: export OMP_NUM_THREADS = 1
-demo: $(READY)
-	$(BIN)/lewel pretrain scenes --recipe scenes_demo --limit 16000 --workers 1 --out runs/demo
-	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels
-	$(BIN)/lewel finetune runs/demo --data scenes --recipe scenes_few_labels --scratch
-	$(BIN)/lewel maps runs/demo scenes
-	$(BIN)/lewel results runs/demo
-	$(BIN)/lewel report runs/demo
+demo: $(INSTALLED)
+	$(BIN)/lewel demo
 
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -30,12 +24,18 @@ docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 	$(BIN)/python docs/check_links.py site
 
-$(READY): pyproject.toml constraints.txt
+# What the product needs.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "lewel needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch and the rest: some 5 GB, a few minutes, once."
+	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e .
+	touch $(INSTALLED)
+
+# And what tests, lint and documentation need beside it.
+$(READY): $(INSTALLED)
 	$(BIN)/python -m pip install --progress-bar on -c constraints.txt -e '.[dev]'
 	touch $(READY)
 

@@ -68,10 +68,10 @@ def trained_once(folders: pytest.TempPathFactory, name: str, *flags: str) -> Pat
     return out
 
 
-def start_process(out: Path, *flags: str) -> "subprocess.Popen[str]":
+def start_process(out: Path, *flags: str, data: str = "scenes") -> "subprocess.Popen[str]":
     """Train in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "lewel", *tiny_command(out, *flags)],
+        [sys.executable, "-m", "lewel", *tiny_command(out, *flags, data=data)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

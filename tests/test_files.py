@@ -23,6 +23,7 @@ from lewel.files import (
     write_atomically,
     write_marked,
 )
+from tests.cli.making import masks, refused
 from tests.running import tiny_run
 
 CPU = ["--accelerator", "cpu", "--workers", "0"]
@@ -195,6 +196,18 @@ def test_export_does_not_replace_its_source(
     assert Path("x/export/mmseg.py").read_text() == "mine = 1\n"
 
 
+def test_a_hub_folder_is_replaced_as_its_message_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.safetensors").write_text("somebody's")
+    (tmp_path / "README.md").write_text("somebody's")
+    words = ["export", "timm/test_resnet", "--random-init", "--to", "hub", "--out", str(tmp_path)]
+    assert "replace it with --overwrite" in refused(words, capsys)
+    assert run([*words, "--overwrite"]) == 0
+    assert is_output_of(tmp_path / "model.safetensors", "export")
+    assert (tmp_path / "README.md").read_text() == "somebody's"
+
+
 def test_import_keeps_another_card(
     trained: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -287,6 +300,18 @@ def test_maps_into_the_photos_are_refused(
     assert run(["maps", str(trained), str(tmp_path), "--out", str(tmp_path)]) == 2
     assert f"lies in the data {tmp_path}" in capsys.readouterr().err
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["knn", "linear", "finetune", "segment", "detect"])
+def test_an_evaluation_into_its_data_is_refused(
+    command: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = masks(tmp_path / "photos", [0, 1, 2, 3])
+    words = [command, str(trained), "--data", str(data), "--out", str(data / "images" / "out")]
+    assert "lies in the data" in refused(words, capsys)
+    if command in ("segment", "detect"):
+        assert "lies in the data" in refused([*words, "--dry-run"], capsys)
+    assert not (data / "images" / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def pretrain(
     recipe: Maybe = None,
     budget: str | None = None,
     out: Maybe = None,
+    rescan: bool = False,
     console: Console | None = None,
     **settings: Any,
 ) -> Pretrained:
@@ -81,9 +82,12 @@ def pretrain(
     `data` is a folder, a list file, a data set's name, `scenes`, or packed data by its folder or
     URL; `recipe` a shipped name, `paper` or a YAML file (without one, settings are chosen for the
     images, the machine and the `budget`, such as "30m"); every other setting is a keyword
-    (`epochs=20, optim={"lr": 0.3}`). The result can be used as the path of the run folder.
+    (`epochs=20, optim={"lr": 0.3}`). `rescan` reads a large folder again, although the times of its
+    subfolders say that none has changed. The result can be used as the path of the run folder.
     """
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
+    if rescan:
+        pretrain_task.rescan(_name(data), _name(recipe), _path(out))
     config = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget).config
     return pretrain_task.pretrain(config, _path(out), console or plain_console())
 

@@ -22,6 +22,14 @@ class RunError(Exception):
     """Exit 1. A run that cannot continue: names the cause and what has been saved."""
 
 
+class StorageError(RunError):
+    """Exit 1. Storage has not answered for --storage-timeout minutes."""
+
+    def __init__(self, message: str) -> None:
+        # torch wraps what a data worker raises into the text of its traceback.
+        super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].strip())
+
+
 class LostRank(RunError):
     """Exit 1. Another rank ended or hangs; `said` where that is printed already."""
 
@@ -78,6 +86,14 @@ OF_PATHS = (
 )
 
 
+def too_many_files(error: BaseException) -> bool:
+    """Whether the limit of open files was reached, in this process or in a data worker."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return os.strerror(errno.EMFILE) in str(error)  # an error of a worker has lost its number
+
+
 def system_message(error: OSError) -> str:
     """The message of an operating system error, for example a full disk or a missing folder."""
-    return f"{error.filename or 'The system'}: {error.strerror or error}."
+    fix = ": raise the limit by `ulimit -n 4096`" if too_many_files(error) else ""
+    return f"{error.filename or 'The system'}: {error.strerror or error}{fix}."

@@ -279,6 +279,7 @@ def test_older_results_are_found_where_they_are_still_right(
         assert run(command) == 0
         kept = entries(folder, "knn")
         assert kept[-1]["settings"].pop("network") == "resnet10 small 8"
+        assert kept[-1]["settings"].pop("image_files")
         (folder / "results" / "knn.json").write_text(json.dumps(kept))
     capsys.readouterr()
     assert run(words) == 0
@@ -291,7 +292,7 @@ def test_older_results_are_found_where_they_are_still_right(
 
 
 @pytest.mark.parametrize("command", ["segment", "where"])
-def test_masks_of_the_same_size_are_not_the_same_masks(
+def test_changed_masks_and_images_are_evaluated_again(
     trained: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = masks(tmp_path / "data", [0, 1, 1, 0, 1, 0, 1, 0])
@@ -321,7 +322,7 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
     file = run_folder / "results" / f"{command}.json"
     older = json.loads(file.read_text())
     for one in older:
-        del one["settings"]["mask_files"]
+        del one["settings"]["mask_files"], one["settings"]["image_files"]
         one["result"]["written"] = "2999-01-01 00:00:00+0000"
     file.write_text(json.dumps(older))
     assert is_cached()  # the masks are older than the result
@@ -332,7 +333,10 @@ def test_masks_of_the_same_size_are_not_the_same_masks(
     size = changed.stat().st_size
     Image.fromarray(np.full((40, 40), 1, np.uint8)).save(changed)
     assert command == "where" or changed.stat().st_size == size
-    assert not is_cached()
+    assert not is_cached() and is_cached()
+    image = next((data / ("JPEGImages" if command == "where" else "images")).glob("3.*"))
+    shutil.copy(image.with_stem("2"), image)  # another image of that name
+    assert not is_cached() and is_cached()
 
 
 def test_a_list_of_labels_counts_by_its_content(

@@ -1,5 +1,6 @@
 """Numbers and weights that cannot be used, by family, on every command that they concern."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from lewel.config.build import build_plan
 from lewel.config.pretrain import PretrainConfig
 from lewel.data.sources.scenes import Scenes
 from lewel.errors import UserError
+from lewel.evaluate.results import fingerprint
 from lewel.train.devices import placement
 from tests.cli.making import EVALUATIONS, OTHERS, images, masks, refused, words_of
-from tests.running import tiny_command
+from tests.running import run, tiny_command
 
 Change = Callable[[dict[str, torch.Tensor]], object]
 
@@ -72,6 +74,19 @@ def test_weights_that_are_no_numbers_are_refused_by_every_command(
         words = tiny_command(tmp_path / "new", "--init", str(wrong), data=data)
         assert message in refused(words, capsys)
     assert not (tmp_path / "imported").exists() and not (tmp_path / "new").exists()
+
+
+def test_a_result_of_weights_that_are_refused_now_is_not_an_answer(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = trained.parent / "data"
+    assert run(words_of("knn", trained, data)) == 0
+    run_folder = damaged(trained, tmp_path / "run", with_nan)
+    file = run_folder / "results" / "knn.json"
+    entries = json.loads(file.read_text())
+    entries[-1]["settings"]["weights"] = fingerprint(run_folder / "backbone.safetensors")
+    file.write_text(json.dumps(entries))  # as an older version would have cached it
+    assert "1 tensors with NaN" in refused(words_of("knn", run_folder, data), capsys)
 
 
 @pytest.mark.parametrize(

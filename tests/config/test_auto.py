@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
-from lewel.config.auto import Facts, choose, steps_of, warnings, with_speed
+from lewel.config.auto import TUNED, Facts, choose, shipped_recipe, steps_of, warnings, with_speed
 from lewel.config.configure import configure
+from lewel.config.methods import taken, typed_options, without_unused
+from lewel.config.pretrain import resolve
+from lewel.config.recipes import list_recipes, read_recipe
 from lewel.errors import UserError
+from lewel.methods.registry import find_method, method_names
 
 LAPTOP = Facts(images=2_000, side=256, labelled=False, device="cpu", memory=8 * 10**9, cores=4)
 NODE = Facts(
@@ -99,6 +103,29 @@ def test_published_weights_decide_the_network() -> None:
     ]
     assert not any("published" in sentence for sentence in warnings(made))
     assert any("published" in sentence for sentence in warnings(choose(LAPTOP, {})))
+
+
+@pytest.mark.parametrize("method", sorted(set(method_names()) - set(TUNED)))
+def test_other_methods_have_the_settings_of_their_recipes(method: str) -> None:
+    if f"tinyimagenet_{method}_15min" not in list_recipes():
+        pytest.skip("a method of another package")
+    name = "hidden" if "head.hidden" in taken(find_method(method)) else "dim"
+    given: dict[str, Any] = {"method": method, "head": {name: 77}}
+    made = choose(LAPTOP, given)
+    config = configure("scenes", made.nested(), given)
+    recipe = resolve(read_recipe(f"tinyimagenet_{method}_15min"), {})
+    head = without_unused(recipe).head.model_copy(update={name: 77})
+    assert (config.head.hidden, config.head.dim) == (head.hidden, head.dim)
+    assert config.options == typed_options(recipe).options
+    assert (config.optim.name, config.optim.lr) == (recipe.optim.name, recipe.optim.lr)
+    assert config.optim.lr_batch_size == recipe.batch_size
+    long = configure("scenes", choose(NODE, {"method": method}).nested(), {"method": method})
+    paper = without_unused(resolve(read_recipe(shipped_recipe(method, large=True) or ""), {}))
+    assert (long.head, long.optim.name, long.optim.lr) == (
+        paper.head,
+        paper.optim.name,
+        paper.optim.lr,
+    )
 
 
 def test_a_method_of_another_package_keeps_its_own_settings() -> None:

@@ -15,6 +15,7 @@ from lewel.data.sources.open import open_data
 from lewel.errors import UserError
 from lewel.evaluate.knn_probe import KnnProbe
 from lewel.interop.backbones import build_backbone
+from lewel.methods.registry import method_names
 from lewel.train.devices import placement
 
 
@@ -34,6 +35,15 @@ def test_the_layout_follows_a_fixed_rule(size: int) -> None:
     assert resolve({}, {"image_size": size}).channels_last is (size >= 128)
 
 
+def test_narrow_networks_on_large_maps_are_not_channels_last() -> None:
+    narrow = {"backbone": "resnet10", "width": 8, "stem": "small"}
+    assert resolve(narrow, {"image_size": 128}).channels_last is False
+    with pytest.raises(UserError, match=r"width 8 with maps of 64 px.*--no-channels-last"):
+        resolve(narrow, {"image_size": 64, "channels_last": True})
+    assert resolve(narrow, {"image_size": 32, "channels_last": True}).channels_last
+    assert resolve({**narrow, "width": 16}, {"image_size": 128}).channels_last
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -42,8 +52,8 @@ def test_the_layout_follows_a_fixed_rule(size: int) -> None:
         ({"epochs": 0}, "epochs is 0, but input should be greater than or equal to 1"),
         ({"batch_size": "many"}, "change it with --batch-size"),
         (
-            {"method": "simclr"},
-            "there is no method 'simclr': choose byol, lewel_b, lewel_m, moco_v2",
+            {"method": "moco_v9"},
+            f"there is no method 'moco_v9': choose {', '.join(method_names())}",
         ),
         ({"batch_size": 9, "accumulate": 2}, "not a multiple of accumulate 2"),
         ({"batch_size": 4, "accumulate": 4}, "at least 2 images in a micro-batch"),
@@ -96,8 +106,10 @@ def test_every_recipe_parses_and_says_what_it_is(name: str) -> None:
 
 
 def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected one of .*scenes_demo"):
+    with pytest.raises(UserError, match=r"`lewel recipes` lists, or a YAML file\.$"):
         read_recipe("nothing")
+    with pytest.raises(UserError, match=r"Did you mean .*scenes_demo"):
+        read_recipe("scene_demo")
     with pytest.raises(UserError, match=r"none\.yaml does not exist"):
         read_recipe(str(tmp_path / "none.yaml"))
     (tmp_path / "list.yaml").write_text(yaml.safe_dump([1, 2]))

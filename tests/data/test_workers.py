@@ -1,14 +1,22 @@
 """Workers: their number, and that they end with their parent, quietly."""
 
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torchvision import models
 
+from lewel.cli.main import run
 from lewel.data import workers
+from lewel.data.sources import images
 from lewel.data.workers import UNLIMITED, cores, cpu_quota, usable_cores
+from tests.data.pack.photos import make_photos
+from tests.running import tiny_command
 
 # A parent that is killed at any moment while its two workers send it batches.
 KILLED = """
@@ -69,6 +77,68 @@ def test_a_worker_prints_its_own_errors() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ValueError: a mistake" in done.stderr
+
+
+# A limit of open files that the parent reaches first, and one that only its workers reach.
+FEW_FILES = """
+import os, resource, sys
+from pathlib import Path
+from lewel.cli.main import run
+from tests.running import tiny_command
+import lewel.data.workers as workers
+
+in_parent, out = sys.argv[1] == "parent", Path(sys.argv[2])
+limit = len(os.listdir("/proc/self/fd")) + 12
+real = workers.leave_signals_to_the_parent
+few = lambda many: resource.setrlimit(resource.RLIMIT_NOFILE, (many, many))
+import lewel.data.views.loader as loader
+loader.leave_signals_to_the_parent = lambda worker: (
+    real(worker), in_parent or few(len(os.listdir("/proc/self/fd")))
+)
+if in_parent:
+    few(limit)
+sys.exit(run(tiny_command(out, "--epochs", "9", "--workers", "2")))
+"""
+
+
+@pytest.mark.parametrize("where", ["parent", "worker"])
+def test_too_few_open_files_are_one_message(where: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FEW_FILES, where, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("The data workers need more open files than the system allows")
+    assert "ulimit -n 4096" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["knn", "embed", "pretrain", "pack"])
+def test_a_killed_worker_is_one_message(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, weights = make_photos(tmp_path / "photos"), str(tmp_path / "weights.pth")
+    torch.save(models.resnet18().state_dict(), weights)
+    small = ["--batch-size", "4", "--workers", "1", "--image-size", "32"]
+    words = {
+        "knn": ["knn", weights, "--data", str(data), *small],
+        "embed": ["embed", weights, str(data), *small, "--out", str(tmp_path / "f.npz")],
+        "pretrain": tiny_command(tmp_path / "run", "--workers", "1", data=str(data)),
+        "pack": ["pack", str(data), str(tmp_path / "packed"), "--workers", "1"],
+    }[command]
+    real = images.load_bytes
+
+    def load(path: Path) -> bytearray:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(path)
+
+    monkeypatch.setattr("lewel.data.sources.images.load_bytes", load)
+    monkeypatch.setattr("lewel.data.sources.files.load_bytes", load)
+    assert run(words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("A data worker died (DataLoader worker (pid")
+    assert "fewer --workers to resume." in said and len(said.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

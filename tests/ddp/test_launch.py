@@ -111,7 +111,7 @@ def test_a_requeue_signal_saves_and_requeues_the_slurm_job(
     out, requeued, tools = tmp_path / "run", tmp_path / "requeued", tmp_path / "bin"
     tools.mkdir()
     scontrol = tools / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" > {requeued}\n')
+    scontrol.write_text(f'#!/bin/sh\nsleep 2\necho "$@" > {requeued}\n')  # as a busy controller
     scontrol.chmod(0o755)
     job = {
         "PATH": f"{tools}:{os.environ['PATH']}",
@@ -267,3 +267,38 @@ def test_only_the_requeue_signal_of_a_slurm_job_requeues(monkeypatch: pytest.Mon
     assert requeue_after_signal(signal.SIGTERM) is None
     monkeypatch.setenv("PATH", "")
     assert "by hand" in (requeue_after_signal(signal.SIGUSR1) or "")
+
+
+def test_two_processes_of_srun_pack_the_same_bytes(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos", train=60, val=9)
+    flags = ("--size", "24", "--shard-images", "8", "--workers", "0")
+    assert pack(photos, tmp_path / "one", *flags) == 0
+    step = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "5",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NODEID": "0",
+    }
+    words = [sys.executable, "-m", "lewel", "pack", str(photos), str(tmp_path / "two"), *flags]
+
+    def start(number: str) -> "subprocess.Popen[str]":
+        own = {"SLURM_PROCID": number, "SLURM_LOCALID": number, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            words,
+            env={**os.environ, **step, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    processes = [start("0"), start("1")]
+    said = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "packed 69 images" in said[0] and "packed" not in said[1]
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*-*")}
+        for name in ("one", "two")
+    )
+    assert one.keys() == two.keys() and one == two

@@ -35,6 +35,9 @@ CANNOT = {  # a pattern of commands -> why they cannot run here
     r"lewel .*(\bresnet18 --data|--init timm/)": "downloads weights",
     r"lewel bench": "minutes; tests/bench runs it",
     r"lewel doctor": "half a minute, --deep minutes; tests/tasks/test_doctor.py runs it",
+    r"lewel pretrain .*--budget": "hours; tests/tasks/test_auto.py runs it",
+    r"lewel .*s3://": "needs a bucket; tests/faults/test_s3.py runs it",
+    r"lewel compare": "minutes for each method; tests/tasks/test_compare.py runs it",
     r"lewel reproduce": "minutes to days; tests/tasks/test_reproduce.py runs it",
     r"lewel watch": "serves until Ctrl-C; tests/tasks/test_watch.py runs it",
 }

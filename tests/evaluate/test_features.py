@@ -13,9 +13,13 @@ from torch import Tensor, nn
 
 from lewel.bench.memory import peak_bytes
 from lewel.data.sources.images import UnreadableImage
-from lewel.evaluate.features import Extractor, layout_of
+from lewel.errors import RunError, UserError
+from lewel.evaluate import knn, room
+from lewel.evaluate.detections import Inference
+from lewel.evaluate.features import Extractor, layout_of, refuse_not_finite
 from lewel.evaluate.knn import knn_best
-from lewel.evaluate.linear import sweep
+from lewel.evaluate.linear import held_out_losses, sweep
+from lewel.evaluate.room import Room
 from lewel.ops import ranks
 from tests.conftest import small_backbone
 
@@ -103,16 +107,68 @@ def test_only_rank_0_holds_the_features_and_works_on_them(tmp_path: Path) -> Non
     assert second["peak"] < 0.2 * BYTES
 
 
-@pytest.mark.parametrize("task", ["knn", "linear"])
+@pytest.mark.parametrize("task", ["knn", "linear", "held out"])
 def test_evaluations_need_a_fifth_more_memory_than_the_features(task: str) -> None:
     rows, labels = torch.randn(20_000, 256), torch.randint(5, (20_000,))
     queries = torch.randn(50, 256)
-    settings = {"epochs": 1, "batch_size": 512, "seed": 0}
+    settings, weights = {"epochs": 1, "batch_size": 512, "seed": 0}, torch.zeros(2, 257, 5)
     tasks = {
         "knn": lambda: knn_best(rows, labels, queries, [20], classes=5),
         "linear": lambda: sweep(rows, labels, queries, 5, **settings),
+        "held out": lambda: held_out_losses(rows, labels, torch.arange(20_000), weights),
     }
-    assert peak_bytes(tasks[task], CPU) < 0.2 * rows.nbytes
+    most = 0.5 if task == "held out" else 0.2  # of all rows; a sweep holds a tenth of them out
+    assert peak_bytes(tasks[task], CPU) < most * rows.nbytes
+
+
+def test_features_are_computed_and_used_on_the_device() -> None:
+    """The device "meta" has no values: whatever leaves it fails."""
+    meta = torch.device("meta")
+    extractor = Extractor(Wide().to(meta), 8, (0.5,) * 3, (0.5,) * 3, meta, batch_size=4)
+    rows, readable = extractor.features(Colours(), np.arange(9))
+    assert (rows.device, rows.shape, readable.device) == (meta, (9, CHANNELS), CPU)
+    labels = torch.zeros(9, dtype=torch.long, device=meta)
+    (best,) = knn_best(rows, labels, rows.clone(), [3], classes=7)
+    assert (best.device, best.shape) == (meta, (9, 5))
+
+
+def test_features_that_are_not_finite_are_refused() -> None:
+    rows, indices = torch.zeros(600, 4), np.arange(600) + 1_000
+    refuse_not_finite(rows, Colours(), indices)
+    rows[300, 2], rows[599, 0] = torch.nan, torch.inf
+    with pytest.raises(UserError, match="2 of 600 images are not finite, for example of 1300:"):
+        refuse_not_finite(rows, Colours(), indices)
+
+
+class Opened(Exception):
+    """A loader of images was made."""
+
+
+@pytest.mark.parametrize("kind", ["features", "detections"])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_images_on_their_way_to_a_gpu_are_pinned(
+    monkeypatch: pytest.MonkeyPatch, kind: str, device: str
+) -> None:
+    pinned: list[object] = []
+
+    def opened(*_: object, pin_memory: bool, **settings: object) -> None:
+        pinned.append(pin_memory)
+        raise Opened
+
+    monkeypatch.setattr(f"lewel.evaluate.{kind}.DataLoader", opened)
+    one, colours = torch.device(device), (0.5,) * 3
+    works: dict[str, Any] = {
+        "features": lambda: Extractor(Wide(), 8, colours, colours, one).features(
+            Colours(), np.arange(3)
+        ),
+        "detections": lambda: Inference(print, 8, 8, colours, colours, 8, one, 0).run(  # type: ignore[arg-type]
+            Colours(),  # type: ignore[arg-type]
+            print,
+        ),
+    }
+    with pytest.raises(Opened):
+        works[kind]()
+    assert pinned == [device == "cuda"]
 
 
 def test_images_are_in_the_layout_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +188,50 @@ def test_images_are_in_the_layout_of_the_network(monkeypatch: pytest.MonkeyPatch
     last, _ = extractor.features(Colours(), np.arange(3))
     assert layouts == [False, True]
     torch.testing.assert_close(last, plain)
+
+
+def test_features_that_fit_nowhere_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, readable, _ = extract()
+    extractor = Extractor(
+        Wide(), 8, (0.5,) * 3, (0.5,) * 3, CPU, batch_size=64, room=Room(tmp_path / "results")
+    )
+    assert extractor.room is not None
+    extractor.gathered_features(Colours(), np.arange(100))
+    assert not extractor.room.elsewhere and not (tmp_path / "results").exists()
+    monkeypatch.setattr(room, "free_bytes", lambda device: BYTES // 2)
+    found: list[Any] = []
+    every = np.arange(IMAGES)
+    peak = peak_bytes(lambda: found.extend(extractor.gathered_features(Colours(), every)), CPU)
+    assert extractor.room.elsewhere and peak < 0.2 * BYTES
+    assert torch.equal(found[0], expected) and torch.equal(found[1], readable)
+    assert list((tmp_path / "results").iterdir()) == []  # it has no name
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match=r"need 0\.0 GB, more than is free .* \(no space left"):
+        extractor.gathered_features(Colours(), every)
+
+
+def test_a_streamed_bank_gives_the_same_classes_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = torch.Generator().manual_seed(0)
+    bank = torch.randn(20_000, 256, generator=draws)
+    labels = torch.randint(5, (20_000,), generator=draws)
+    queries = bank[::97] + 0.3 * torch.randn(207, 256, generator=draws)
+    mapped = Room(tmp_path).mapped(tuple(bank.shape), 4 * bank.numel())
+    mapped.copy_(bank)
+    expected = knn_best(bank, labels, queries, [1, 20, 200], classes=5)
+    monkeypatch.setattr(knn, "CHUNK", 200_000)
+    monkeypatch.setattr(knn, "STREAMED", 100)
+    found: list[Tensor] = []
+
+    def work() -> None:
+        found.extend(knn_best(mapped, labels, queries, [1, 20, 200], classes=5, streamed=True))
+
+    assert peak_bytes(work, CPU) < 0.25 * 4 * bank.numel()
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))

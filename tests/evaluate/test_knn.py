@@ -32,6 +32,24 @@ def test_it_equals_scikit_learn() -> None:
     assert knn_accuracy(bank, labels, queries, targets) == pytest.approx(expected, abs=1e-12)
 
 
+def test_similarities_are_exact_where_training_uses_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, real = [], torch.Tensor.topk
+
+    def topk(*arguments: object, **named: object) -> object:
+        used.append(torch.get_float32_matmul_precision())
+        return real(*arguments, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(torch.Tensor, "topk", topk)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        knn_accuracy(*problem())
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert used[0] == "highest"
+
+
 def test_the_chunk_size_does_not_change_the_result() -> None:
     bank, labels, queries, _ = problem()
     for whole, parts in zip(

@@ -31,6 +31,18 @@ def iou_in_order(order: list[int], inside: np.ndarray, room: np.ndarray) -> floa
     return shared / (2 * area - shared)
 
 
+def test_matching_is_the_fraction_of_locations_matched_at_their_place() -> None:
+    box = torch.tensor([[0.1, 0.2, 0.5, 0.5]] * 2)
+    upright = torch.zeros(2, dtype=torch.bool)
+    features, crops, flips = torch.randn(2, 16, 8), [box, box], [upright, upright]
+    other = features.clone()
+    other[0, :8] *= -1  # the upper half of the first image is least like itself
+    assert where.matching([features, other], crops, flips, 4).tolist() == [0.5, 1]
+    assert where.matching(None, crops, flips, 4).tolist() == pytest.approx([1 / 16, 1 / 16])
+    away = box + torch.tensor([0.0, 0.6, 0.0, 0.0])
+    assert where.matching([features, features], [box, away], flips, 4).isnan().all()
+
+
 def test_correlation_is_numpys_over_the_shared_cells() -> None:
     one, two = maps_like(3, 4, 40), maps_like(3, 4, 40)
     shared = torch.from_numpy(RANDOM.random((3, 40)) < 0.6)

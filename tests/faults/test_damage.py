@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +157,19 @@ def test_too_many_corrupt_images_stop_the_run(
     assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1
     said = capsys.readouterr().err
     assert "are corrupt, more than 5%" in said
-    assert "corrupt_images.jsonl" in said
+    assert "corrupt_images.jsonl: repair them and run the same command to resume" in said
+    step = metrics(tmp_path / "run")[-1]["step"]
+    assert step > 0 and (tmp_path / "run" / "checkpoints" / f"step-{step:09d}.pt").exists()
+    assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 1  # nothing is repaired
+    listed = (tmp_path / "run" / "corrupt_images.jsonl").read_text().splitlines()
+    assert metrics(tmp_path / "run")[-1]["step"] <= step + 1
+    for number in range(20):
+        shutil.copy(data / f"{number:03d}.jpg", data / f"bad{number:03d}.jpg")
+    capsys.readouterr()
+    assert tiny_run(tmp_path / "run", *flags, data=str(data)) == 0
+    assert f"{len(listed)} images that were corrupt can be read again" in capsys.readouterr().out
+    assert (tmp_path / "run" / "corrupt_images.jsonl").read_text() == ""
+    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(31))
 
 
 def test_the_list_of_corrupt_images_survives_a_restart(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lewel.errors import RunError, signals_to_heed
+from lewel.methods.registry import method_names
 from lewel.train.checkpoint import Checkpoints
 from lewel.train.interrupt import Interruption
 from lewel.train.run_folder import RunFolder
@@ -220,12 +221,25 @@ def test_workers_do_not_change_the_numbers(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "0", tmp_path / "2")
 
 
+SWAV = ["--options.prototypes", "6", "--options.frozen_steps", "2", "--views.small-crops", "1"]
+SWAV += ["--options.queue", "16", "--options.queue_from_epoch", "1"]
+OWN_FLAGS = {
+    "lewel_m": ["--contrast.queue", "20", "--contrast.norm-groups", "2"],
+    "moco_v2": ["--contrast.norm-groups", "4", "--contrast.symmetric"],
+    "densecl": ["--contrast.norm-groups", "2", "--contrast.symmetric"],
+    "resim": ["--contrast.norm-groups", "2", "--options.levels", "fpn"],
+    "pcl": ["--contrast.norm-groups", "2", "--options.warmup", "1", "--options.clusters", "4"],
+    "inst_disc": ["--options.negatives", "9"],
+    "pixpro": ["--options.instance_weight", "0.5"],
+    "swav": SWAV,
+    "lewel_swav": SWAV,
+}
+
+
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--method", "byol"],
-        ["--method", "lewel_m", "--contrast.queue", "20", "--contrast.norm-groups", "2"],
-        ["--method", "moco_v2", "--contrast.norm-groups", "4", "--contrast.symmetric"],
+        *([*["--method", method], *OWN_FLAGS.get(method, [])] for method in method_names()),
         ["--optim.name", "sgd"],
         ["--optim.name", "adamw", "--optim.lr", "0.001"],
         ["--teacher.statistics", "ema"],
@@ -233,6 +247,7 @@ def test_workers_do_not_change_the_numbers(tmp_path: Path) -> None:
         ["--channels-last"],
         ["--seed", "7"],
     ],
+    ids=lambda flags: " ".join(flags[:2]),
 )
 def test_every_kind_of_run_resumes_exactly(tmp_path: Path, flags: list[str]) -> None:
     assert tiny_run(tmp_path / "whole", "--epochs", "3", *flags) == 0
@@ -242,3 +257,24 @@ def test_every_kind_of_run_resumes_exactly(tmp_path: Path, flags: list[str]) -> 
     assert tiny_run(tmp_path / "cut", "--epochs", "3", *flags) == 0
     assert [line["step"] for line in metrics(tmp_path / "cut")] == list(range(13))
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("method", ["inst_disc", "pcl"])
+def test_banks_and_centroids_survive_a_stop_within_an_epoch(tmp_path: Path, method: str) -> None:
+    flags = ["--method", method, "--epochs", "3", *OWN_FLAGS[method]]
+    flags += ["--checkpoint-minutes", "0", "--keep-checkpoints", "20"]
+    states = []
+    for name in ("whole", "cut"):
+        out = tmp_path / name
+        assert tiny_run(out, *flags) == 0
+        if name == "cut":
+            for path in (out / "checkpoints").glob("*.pt"):
+                if int(path.stem.split("-")[1]) > 6:  # in the middle of the second epoch
+                    path.unlink()
+            assert tiny_run(out, *flags) == 0
+        last = out / "checkpoints" / "step-000000012.pt"
+        states.append(torch.load(last, weights_only=True)["method"])
+    kept = "bank.entries" if method == "inst_disc" else "prototypes.labels"
+    assert kept in states[0]
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name

@@ -88,6 +88,14 @@ OTHERS = {
     f"detect {{run}} --data {{voc}} --val-split nothing --out new {DETECTED}": "no such split",
     f"detect {{run}} --data scenes --train-split nothing --out new {DETECTED}": "a split of COCO's "
     "for scenes",
+    f"knn {{run}} --data {{photos}} --out {{photos}}/out {EVALUATED}": "results in the data",
+    f"segment {{run}} --data {{masks}} --out {{masks}} {SEGMENTED}": "predictions in the data",
+    f"segment {{run}} --data {{voc}} --save-predictions --out {{voc}}/JPEGImages {SEGMENTED}": (
+        "predictions among the images"
+    ),
+    f"detect {{run}} --data {{coco}} --save-predictions --out {{coco}}/train2017 {DETECTED}": (
+        "predictions among the images"
+    ),
     "maps {imported} {plain}": "maps of an imported backbone",
     "where {imported} --data {plain}": "maps of an imported backbone",
     "maps {run} {plain}/000.jpg nothing.jpg": "one file that is missing",

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from tests.hostile import (
     api_cases,
     checkpoint_cases,
+    choice_cases,
     combination_cases,
     data_cases,
     dense_cases,
@@ -39,6 +40,7 @@ FAMILIES: dict[str, Callable[[], list[Case]]] = {
     "layouts": layout_cases.cases,
     "checkpoints": checkpoint_cases.cases,
     "dense": dense_cases.cases,
+    "choices": choice_cases.cases,
     "api": api_cases.cases,
     "packs": pack_cases.cases,
     "malicious": malicious_cases.cases,

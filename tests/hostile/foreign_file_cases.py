@@ -24,6 +24,8 @@ def holding(*names: str) -> Callable[[Path], None]:
     return prepare
 
 
+HUB = "export timm/test_resnet --random-init --to hub"
+
 # A command that writes, and the foreign files in its way.
 REFUSED = {
     "import {foreign.pth} --out x": ("x/card.json",),
@@ -45,6 +47,12 @@ REFUSED = {
     "export timm/test_resnet --random-init --to timm --out x/backbone.safetensors": (
         "x/backbone.safetensors",
     ),
+    f"{HUB} --out a": ("a/model.safetensors",),
+    f"{HUB} --out b": ("b/config.json",),
+    f"{HUB} --out c": ("c",),
+    f"{HUB} --out d/e": ("d",),
+    f"{HUB} --out f.safetensors": ("f.safetensors",),
+    f"{HUB} --out {{coco}}/annotations/instances_val2017.json": (),
     f"embed {{run}} {{plain}} --out mine.npz {EVALUATED}": ("mine.npz",),
     f"embed {{run}} {{plain}} --out mine.parquet {EVALUATED}": ("mine.parquet",),
     f"embed {{run}} {{plain}} {EVALUATED}": ("run/features.npz",),
@@ -106,12 +114,14 @@ AGAIN = (
     "report {run}",
     "export {run} --to torch-export --out mine.pt2",
     f"embed {{run}} {{plain}} --out mine.npz {EVALUATED}",
+    f"{HUB} --out folder",
     "maps {run} {plain} --limit 2 --out folder",
     "pack {plain} new --workers 0",
 )
 OVERWRITES = (
     ("report {run} --out page.html --overwrite", "page.html"),
     ("export {run} --to torch-export --out mine.pt2 --overwrite", "mine.pt2"),
+    (f"{HUB} --out a --overwrite", "a/model.safetensors"),
     (f"embed {{run}} {{plain}} --out mine.npz --overwrite {EVALUATED}", "mine.npz"),
 )
 
@@ -171,6 +181,6 @@ def cases() -> list[Case]:
             "runs",
             "pack {plain} new --workers 0",
             "the mode of files",
-            check=usual_mode("new/lewel-index.json", "new/lewel-samples.npz"),
+            check=usual_mode("new/lewel-index.json", "new/lewel-samples.bin"),
         ),
     ]

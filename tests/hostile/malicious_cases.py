@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tests.data.pack.version_1 import as_version_1
 from tests.hostile.case import Case, bring, case
 from tests.hostile.checkpoint_cases import weights
 from tests.hostile.run_folder_cases import KNN, LONGER, MAPS, NEWEST, REPORT, RESULTS, RUN
@@ -66,7 +67,7 @@ def text_in_run(file: str, text: str) -> Callable[[Path], None]:
 
 
 def _objects(place: Path) -> None:
-    folder = bring(place, "pack")
+    folder = as_version_1(bring(place, "pack"))
     buffer = io.BytesIO()
     np.savez(buffer, **{"train/offsets": np.array([Evil()], dtype=object)})
     (folder / "lewel-samples.npz").write_bytes(buffer.getvalue())

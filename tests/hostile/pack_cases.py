@@ -1,7 +1,5 @@
 """Packs of which a file is damaged, or whose index says what is not so."""
 
-import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.data.pack.version_1 import as_version_1, write_samples
 from tests.hostile.case import Case, Right, bring, case
 from tests.hostile.run_folder_cases import DAMAGES
 from tests.hostile.world import EVALUATED, LEWEL
@@ -20,7 +19,7 @@ KNN = f"knn {{run}} --data {{labelled_pack}} --out new {EVALUATED}"
 EMBED = f"embed {{run}} {{labelled_pack}} --out new.npz {EVALUATED}"
 READERS = (CHECK, TRAIN, KNN, EMBED)
 REPAIR = "pack {world}/photos {labelled_pack} --workers 0 --shard-images 20"
-SHARD, INDEX, SAMPLES = "train-000000.tar", "lewel-index.json", "lewel-samples.npz"
+SHARD, INDEX, SAMPLES = "train-000000.tar", "lewel-index.json", "lewel-samples.bin"
 
 
 def damaged(file: str, damage: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -43,15 +42,11 @@ def samples(change: Callable[[dict[str, np.ndarray]], Any]) -> Callable[[Path], 
     """A prepare that changes the table of samples, with the right checksum in the index."""
 
     def prepare(place: Path) -> None:
-        folder = bring(place, "labelled_pack")
-        with np.load(folder / SAMPLES) as opened:
+        folder = as_version_1(bring(place, "labelled_pack"))
+        with np.load(folder / "lewel-samples.npz") as opened:
             arrays = {name: opened[name] for name in opened}
         change(arrays)
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        (folder / SAMPLES).write_bytes(buffer.getvalue())
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        index(lambda content: content["samples"].update(sha256=digest))(place)
+        write_samples(folder, arrays)
 
     return prepare
 

@@ -52,6 +52,8 @@ TARGETS = (
     f"segment {{run}} --data {{masks}} --out PATH {SEGMENTED}",
     f"embed {{run}} {{plain}} --out PATH/new.npz {EVALUATED}",
     "export {run} --to torch-export --out PATH/new.pt2",
+    "export timm/test_resnet --random-init --to hub --out PATH",
+    f"detect {{run}} --data {{coco}} --out PATH {DETECTED}",
     "import {foreign.pth} --out PATH",
     "maps {run} {plain} --out PATH",
     "report {run} --out PATH/new.html",
@@ -130,7 +132,11 @@ def cases() -> list[Case]:
         case("refused", ["pretrain", "a\x00b", "--out", "new"], "a name with a zero byte"),
         case("refused", ["knn", "a\x00b", "--data", "{photos}"], "a name with a zero byte"),
         case("refused", "pretrain ~nobody-has-this-name/x --out new", "a home that is not there"),
-        case("refused", "pretrain http://127.0.0.1:9/none --out new", "a URL that nobody serves"),
+        case(
+            "stops",
+            "pretrain http://127.0.0.1:9/none --out new --storage-timeout 0.05",
+            "a URL that nobody serves",
+        ),
         case("refused", "pretrain nothing://x/y --out new", "a protocol that does not exist"),
         case("refused", "pretrain cifar100000 --out new", "a data set that does not exist"),
     ]

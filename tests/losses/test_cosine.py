@@ -1,10 +1,10 @@
-"""The normalised mean square error."""
+"""The normalised mean square error, and the cosine loss over pairs of locations."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from lewel.losses.cosine import normalised_mse
+from lewel.losses.cosine import normalised_mse, paired_cosine
 
 
 def test_it_is_the_squared_distance_of_unit_vectors() -> None:
@@ -32,3 +32,25 @@ def test_a_zero_vector_is_finite() -> None:
     loss.backward()
     assert loss.isfinite()
     assert one.grad.isfinite().all()
+
+
+def test_paired_cosine_is_the_mean_over_pairs_of_each_image() -> None:
+    one, two = (torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    pairs = torch.rand(3, 4, 4) < 0.4
+    pairs[1] = False  # an image whose views do not overlap
+    loss = paired_cosine(one, two, pairs)
+    total = torch.zeros((), dtype=torch.float64)
+    for image in range(3):
+        found = [
+            F.cosine_similarity(one[image, i], two[image, j].detach(), dim=0)
+            for i in range(4)
+            for j in range(4)
+            if pairs[image, i, j]
+        ]
+        total = total - 2 * sum(found) / max(1, len(found)) / 3
+    assert abs(loss.item() - total.item()) < 1e-12
+    ours, slow = (torch.autograd.grad(out, one, retain_graph=True)[0] for out in (loss, total))
+    assert torch.allclose(ours, slow, atol=1e-12)
+    assert (ours[1] == 0).all()
+    loss.backward()
+    assert two.grad is None

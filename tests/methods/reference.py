@@ -1,4 +1,4 @@
-"""A slow reference of LEWEL_B and BYOL, location by location, from the paper's equations.
+"""Slow references of heads and losses, location by location, from the papers' equations.
 
 It shares no code with the package except the backbone f (torchvision's).
 """
@@ -17,16 +17,23 @@ def batch_norm(
         var = sum((row - mean) ** 2 for row in rows) / len(rows)
     else:
         mean, var = state[f"{name}.running_mean"], state[f"{name}.running_var"]
-    return [
-        (row - mean) / (var + 1e-5) ** 0.5 * state[f"{name}.weight"] + state[f"{name}.bias"]
-        for row in rows
-    ]
+    scale, offset = state.get(f"{name}.weight", 1.0), state.get(f"{name}.bias", 0.0)
+    return [(row - mean) / (var + 1e-5) ** 0.5 * scale + offset for row in rows]
 
 
 def mlp(rows: list[Tensor], state: dict[str, Tensor], name: str, train: bool) -> list[Tensor]:
     hidden = [state[f"{name}.first.weight"] @ row + state[f"{name}.first.bias"] for row in rows]
-    active = [row.clamp(min=0) for row in batch_norm(hidden, state, f"{name}.norm", train)]
-    return [state[f"{name}.last.weight"] @ row + state[f"{name}.last.bias"] for row in active]
+    if f"{name}.norm.running_mean" in state:  # else a projector without a norm
+        hidden = batch_norm(hidden, state, f"{name}.norm", train)
+    active = [row.clamp(min=0) for row in hidden]
+    if f"{name}.second.weight" in state:  # three layers
+        weight, bias = state[f"{name}.second.weight"], state[f"{name}.second.bias"]
+        hidden = [weight @ row + bias for row in active]
+        normed = batch_norm(hidden, state, f"{name}.second_norm", train)
+        active = [row.clamp(min=0) for row in normed]
+    out = [state[f"{name}.last.weight"] @ row + state[f"{name}.last.bias"] for row in active]
+    last = f"{name}.last_norm"
+    return batch_norm(out, state, last, train) if f"{last}.running_mean" in state else out
 
 
 def embed(
@@ -91,3 +98,77 @@ def direction(
         total = total + beta * sum(losses) / len(losses)
     assert math.isfinite(total.item())
     return total
+
+
+def cosine(one: Tensor, two: Tensor) -> Tensor:
+    dot = sum(a * b for a, b in zip(one, two, strict=True))
+    return dot / (sum(a * a for a in one) * sum(b * b for b in two)) ** 0.5
+
+
+def simclr_loss(one: list[list[Tensor]], two: list[list[Tensor]], temperature: float) -> Tensor:
+    """Embeddings [image][k] of two views -> the mean NT-Xent loss."""
+    views, losses = (one, two), []
+    for v in range(2):
+        for i in range(len(one)):
+            for k in range(len(one[i])):
+                anchor = views[v][i][k]
+                positive = torch.exp(cosine(anchor, views[1 - v][i][k]) / temperature)
+                total = positive
+                for w in range(2):
+                    for j in range(len(one)):
+                        if j != i:
+                            for other in views[w][j]:
+                                total = total + torch.exp(cosine(anchor, other) / temperature)
+                losses.append(-torch.log(positive / total))
+    return sum(losses) / len(losses)
+
+
+def simsiam_loss(
+    state: dict[str, Tensor], name: str, one: list[Tensor], two: list[Tensor]
+) -> Tensor:
+    """Embeddings of two views, through the predictor of this name -> the loss."""
+    losses = []
+    for view, other in ((one, two), (two, one)):
+        predicted = mlp(view, state, name, True)
+        losses += [-cosine(p, z.detach()) for p, z in zip(predicted, other, strict=True)]
+    return sum(losses) / len(losses)
+
+
+def barlow_loss(one: list[Tensor], two: list[Tensor], weight: float) -> Tensor:
+    """Embeddings of two views -> the loss of their cross-correlation."""
+    one, two = (batch_norm(rows, {}, "", True) for rows in (one, two))
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(len(one[0])):
+        for j in range(len(one[0])):
+            c = sum(a[i] * b[j] for a, b in zip(one, two, strict=True)) / len(one)
+            total = total + ((1 - c) ** 2 if i == j else weight * c**2)
+    return total
+
+
+def swav_loss(
+    crops: list[list[Tensor]],
+    prototypes: Tensor,
+    temperature: float,
+    epsilon: float,
+    earlier: tuple[list[Tensor], list[Tensor]] = ([], []),
+) -> Tensor:
+    """Embeddings of all crops, the two large ones first -> the loss."""
+    losses = []
+    for large in range(2):
+        rows = [*crops[large], *earlier[large]]
+        q = [[math.exp(cosine(z, c).item() / epsilon) for c in prototypes] for z in rows]
+        for _ in range(3):
+            for k in range(len(prototypes)):
+                share = sum(row[k] for row in q) * len(prototypes)
+                for row in q:
+                    row[k] /= share
+            q = [[value / (sum(row) * len(q)) for value in row] for row in q]
+        q = [[value * len(q) for value in row] for row in q]
+        for crop in range(len(crops)):
+            if crop != large:
+                for n, z in enumerate(crops[crop]):
+                    scores = [torch.exp(cosine(z, c) / temperature) for c in prototypes]
+                    losses.append(
+                        -sum(q[n][k] * torch.log(s / sum(scores)) for k, s in enumerate(scores))
+                    )
+    return sum(losses) / len(losses)

@@ -30,6 +30,9 @@ def perturbed(method: torch.nn.Module) -> torch.nn.Module:
     with torch.no_grad():
         for parameter in method.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+    for name, buffer in method.named_buffers():
+        if name.endswith((".keys", ".entries")):  # of length 1 in float32 only
+            buffer.copy_(torch.nn.functional.normalize(buffer, dim=1))
     return method
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lewel.nn.heads import AlignedHeadSpec, CoupledHead, Encoder, GlobalHead, HeadSpec
-from lewel.nn.norm import synchronise
+from lewel.nn.norm import normalise_in_groups, synchronise
 from lewel.nn.teacher import Teacher, TeacherSpec
 from tests.conftest import randomise_statistics, small_backbone
 
@@ -64,8 +64,10 @@ def test_one_pass_over_both_views_equals_two() -> None:
     randomise_statistics(teacher)
     views = [torch.randn(3, 3, 16, 16, dtype=torch.float64) for _ in range(2)]
     for together, view in zip(teacher(*views), views, strict=True):
-        for part, alone in zip(together, teacher.network(view), strict=True):
-            assert torch.allclose(part, alone, atol=1e-12)
+        apart = teacher.network(view)
+        assert torch.allclose(together.pooled, apart.pooled, atol=1e-12)
+        assert torch.allclose(together.aligned, apart.aligned, atol=1e-12)
+        assert together.features == apart.features == ()
 
 
 def test_momentum_one_never_moves_and_zero_copies() -> None:
@@ -90,6 +92,14 @@ def test_shuffled_embeddings_come_back_in_order_and_without_maps() -> None:
     assert torch.allclose(shuffled.pooled, expected.pooled, atol=1e-4)
     assert torch.allclose(shuffled.aligned, expected.aligned, atol=1e-4)
     assert shuffled.maps is None and expected.maps is not None
+
+
+@pytest.mark.parametrize(("groups", "ranks", "shuffled"), [(1, 1, 0), (2, 1, 1), (1, 2, 1)])
+def test_one_group_in_all_needs_no_shuffle(
+    monkeypatch: pytest.MonkeyPatch, groups: int, ranks: int, shuffled: bool
+) -> None:
+    monkeypatch.setattr("lewel.nn.norm.ranks", lambda: ranks)
+    assert normalise_in_groups(encoder(), groups) == shuffled
 
 
 def test_synchronised_norms_need_no_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:

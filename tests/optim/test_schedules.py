@@ -24,6 +24,15 @@ def test_the_learning_rate_warms_up_linearly_and_falls_to_zero() -> None:
     assert rate(1.0) == pytest.approx(0.0)
 
 
+def test_the_warm_up_may_begin_and_the_cosine_end_above_zero() -> None:
+    def rate(progress: float, schedule: str = "cosine") -> float:
+        return learning_rate(4.8, progress, 0.1, schedule, start=1 / 16, end=0.001)
+
+    assert [rate(0.0), rate(0.05), rate(0.1)] == pytest.approx([0.3, 2.55, 4.8])
+    assert rate(1.0) == pytest.approx(0.0048)
+    assert rate(0.7, "steps") == pytest.approx(0.48) and rate(0.8, "steps") == pytest.approx(0.048)
+
+
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_the_learning_rate_stays_between_zero_and_the_peak(progress: float, warmup: float) -> None:
     for schedule in ("constant", "cosine"):

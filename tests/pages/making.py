@@ -7,6 +7,7 @@ import numpy as np
 from lewel.pages.gallery import Gallery, GalleryImage, GalleryView
 from lewel.pages.neighbours import Neighbours, Query, Thumb
 from lewel.pages.run_data import Picture, Result, RunData
+from lewel.train.summary import Summary
 
 NASTY = "<img src=x onerror=alert(1)>.jpg"
 
@@ -71,7 +72,7 @@ def made_run(name: str = "made", **changes: Any) -> RunData:
         "highlights": {"k-NN accuracy": "10.0% → 60.0%"},
         "facts": {"Method": "LEWEL_B"},
         "settings": {"seed": "0", "optim.lr": "0.1"},
-        "metrics": metric_lines(300),
+        "metrics": Summary.of(metric_lines(300)),
         "results": (Result({**cells, "result": "top-1 53.6%"}, {"tent": 0.5, "<b>gear": 0.25}),),
         "environment": {"torch": "2.6"},
         "corrupt_images": ((NASTY, "not an image"),),

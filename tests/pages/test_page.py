@@ -11,6 +11,7 @@ import pytest
 from lewel.pages import page as page_module
 from lewel.pages.page import LARGEST, gallery_page, report_page
 from lewel.pages.pictures import quantise
+from lewel.train.summary import Summary
 from tests.pages.making import NASTY, made_run, metric_lines, picture, random_gallery
 
 VOID = {"meta", "link", "img", "input", "br"}
@@ -110,7 +111,7 @@ def test_script_data_holds_every_map_of_every_view() -> None:
 
 def test_a_full_gallery_and_long_curves_fit_at_full_detail() -> None:
     gallery = random_gallery(images=8, maps=8, side=224, grid=7)  # noise: the worst for JPEG
-    page = report_page([made_run(gallery=gallery, metrics=metric_lines(3000))])
+    page = report_page([made_run(gallery=gallery, metrics=Summary.of(metric_lines(3000)))])
     assert len(page.encode()) < LARGEST
     assert "too large" not in page
 

@@ -7,6 +7,7 @@ import pytest
 
 from lewel.pages.curves import charts
 from lewel.pages.reference import Reference, departures, means_at
+from lewel.train.summary import Summary
 
 REFERENCE = Reference(
     recipe="tiny",
@@ -45,25 +46,25 @@ def run(loss: float, std: float, knn: float, epochs: float = 2.0) -> list[dict[s
 def test_a_run_that_leaves_its_reference_gets_one_sentence(
     lines: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    found = departures(REFERENCE, lines)
+    found = departures(REFERENCE, Summary.of(lines))
     assert [sentence.split(",")[0] for sentence in found] == expected
     assert all(sentence.endswith("(tiny).") and "2 runs" in sentence for sentence in found)
 
 
 def test_a_metric_that_is_only_drawn_is_not_compared() -> None:
     drawn = Reference("tiny", "one run", 1.0, REFERENCE.curves, frozenset({"loss"}))
-    assert departures(drawn, run(1.0, 0.1, 0.1)) == []
+    assert departures(drawn, Summary.of(run(1.0, 0.1, 0.1))) == []
 
 
 def test_means_are_those_of_complete_bins() -> None:
     lines = [{"epoch": x, "loss": x} for x in (0.25, 0.5, 0.75, 1.0, 1.25)]
-    found = means_at(lines, "loss", np.array([0.5, 1.5]), 1.0)
+    found = means_at(Summary.of(lines), "loss", np.array([0.5, 1.5]), 1.0)
     assert found[0] == pytest.approx(np.mean([0.25, 0.5, 0.75, 1.0]))
     assert np.isnan(found[1])
 
 
 def test_charts_draw_the_reference_to_its_last_epoch() -> None:
-    lines = run(1.0, 0.9, 0.4, epochs=0.5)
+    lines = Summary.of(run(1.0, 0.9, 0.4, epochs=0.5))
     plain = {chart.title: chart for chart in charts(["a"], [lines])}
     behind = {chart.title: chart for chart in charts(["a"], [lines], REFERENCE.curves)}
     assert plain["Loss"].reference == ("", "")

@@ -40,6 +40,9 @@ def test_a_picture_has_text_above_its_parts_and_a_legend_below() -> None:
         assert (made[0][LINE : 2 * LINE, left : left + 30 * scale] < 128).any()
     below = made[0][2 * LINE + 20 * scale :].reshape(-1, 3)
     assert (below == (128, 0, 0)).all(1).any() and (below == (0, 0, 0)).all(1).any()
+    other = np.asarray(segmentation_picture(image, mask, mask, ("nothing", "dog"), "images/a.png"))
+    changed = (made[0] != other).any((1, 2)).nonzero()[0]
+    assert changed.size and changed.min() >= 2 * LINE + 20 * scale  # a name in the legend
     assert Image.fromarray(made[0]).mode == "RGB"
     strange = segmentation_picture(image, mask, mask, ("a", "b"), "na\udcffme.png")
     assert strange.size == (made[0].shape[1], made[0].shape[0])

@@ -166,6 +166,7 @@ def test_odd_folders_get_a_sentence_or_a_table(
         (["--budget", "5"], "--budget is '5'"),
         (["--budget", "10s"], "--budget is '10s'"),
         (["--budget", "1h", "--recipe", "scenes_demo"], "has its own: leave out one"),
+        (["--budget", "1h", "--epochs", "3"], "--epochs 3 is given: leave out one"),
         (["--init", "timm/resnet5O"], "no published weights 'resnet5O'. Did you mean"),
         (["--init", "torchvision/vgg16"], "torchvision/vgg16 is no backbone of ours"),
     ],
@@ -211,3 +212,12 @@ def test_a_run_that_learns_nothing_says_so(
     lines = metrics(tmp_path / "r")
     rose = lines[-1]["knn"] > lines[0]["knn"]
     assert ("k-NN did not rise" in capsys.readouterr().out) == (not rose)
+
+
+def test_storage_is_waited_for_as_long_as_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", "http://127.0.0.1:9/none", "--out", str(tmp_path / "run")]
+    assert run([*words, "--storage-timeout", "0.01"]) == 1
+    assert "has not answered for 0.01 minutes" in capsys.readouterr().err
+    assert run([*words, "--storage-timeout", "-1"]) == 2

@@ -125,7 +125,7 @@ def test_embed_resumes_and_refuses_parts_of_other_settings(
     assert run([*words, str(cut)]) == 0
     assert len(calls) == 5  # two, one that died, and the two that were left
     one, two = np.load(whole), np.load(cut)
-    assert sorted(one) == ["embedding", "label", "path"]
+    assert sorted(one) == ["embedding", "label", "path", "split"]
     assert all(np.array_equal(one[name], two[name]) for name in one)
     assert run([*words, str(tmp_path / "x.csv")]) == 2
     assert not list(tmp_path.glob("*.parts"))
@@ -141,7 +141,47 @@ def test_embed_writes_parquet(trained: Path, tmp_path: Path) -> None:
     table, arrays = pq.read_table(tmp_path / "f.parquet"), np.load(tmp_path / "f.npz")
     assert table["path"].to_pylist() == arrays["path"].tolist()
     assert table["label"].to_pylist() == arrays["label"].tolist()
+    assert set(table["split"].to_pylist()) == {*arrays["split"].tolist()} == {"train"}
     assert np.array_equal(np.array(table["embedding"].to_pylist(), np.float32), arrays["embedding"])
+
+
+def test_embed_writes_all_splits_part_by_part(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import pyarrow.parquet as pq
+
+    from lewel.data.sources.open import open_every_split
+    from lewel.tasks import embed as embedding
+
+    draw = np.random.default_rng(0)
+    counts = {"train/cat": 7, "train/dog": 6, "val/cat": 5, "test": 4}
+    for folder, count in counts.items():
+        (tmp_path / "set" / folder).mkdir(parents=True)
+        for index in range(count):
+            pixels = draw.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "set" / folder / f"i{'i' * index}.png")
+    monkeypatch.setattr(embedding, "PART", 3)
+    words = ["embed", str(trained), str(tmp_path / "set"), "--workers", "0", "--out"]
+    for kind in ("parquet", "npz"):
+        assert run([*words, str(tmp_path / f"f.{kind}")]) == 0
+        assert "of 22 images (train 13, val 5, test 4) to" in capsys.readouterr().out
+    file, arrays = pq.ParquetFile(tmp_path / "f.parquet"), np.load(tmp_path / "f.npz")
+    assert file.num_row_groups == 5 + 2 + 2
+    table = file.read()
+    splits = table["split"].to_pylist()
+    assert splits == arrays["split"].tolist() == ["train"] * 13 + ["val"] * 5 + ["test"] * 4
+    paths = table["path"].to_pylist()
+    assert paths == arrays["path"].tolist() and len({*paths}) == 22
+    assert all(path.startswith(split) for path, split in zip(paths, splits, strict=True))
+    labels = ["cat"] * 7 + ["dog"] * 6 + [None] * 9
+    assert table["label"].to_pylist() == labels
+    assert arrays["label"].tolist() == [label or "" for label in labels]
+    assert np.array_equal(np.array(table["embedding"].to_pylist(), np.float32), arrays["embedding"])
+    found = open_every_split("scenes", 32, [])
+    assert {split: len(one) for split, one in found.items()} == {"train": 20_000, "val": 2_000}
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_every_command_reads_the_images_only(
     assert NOTE in capsys.readouterr().out
     with np.load(file) as stored:
         assert len(stored["path"]) == 24 and all(p.startswith("images/") for p in stored["path"])
-    judged = ["--data", str(folder), "--out", str(tmp_path / "k"), "--workers", "0"]
-    assert run(["knn", str(trained), *judged]) == 0
+    flags = ["--data", str(folder), "--out", str(tmp_path / "k"), "--workers", "0"]
+    assert run(["knn", str(trained), *flags]) == 0
     assert NOTE in capsys.readouterr().out
     (result,) = json.loads((tmp_path / "k" / "results" / "knn.json").read_text())
     assert set(result["result"]["per_class"]) == {"cat", "dog"}

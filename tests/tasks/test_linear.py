@@ -60,7 +60,7 @@ def test_fine_tuning_trains_both_each_at_its_own_learning_rate() -> None:
     assert {id(p) for p in body["params"]} == {id(p) for p in model.backbone.parameters()}
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_linear_trains_and_prints_its_result(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: str
 ) -> None:

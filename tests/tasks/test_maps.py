@@ -175,6 +175,7 @@ def test_where_on_scenes_agrees_with_theory_for_the_baselines(
     for name, expected in (("pointing", area), ("consistency", 0.0), ("shuffled", 0.0)):
         low, high = chance[name]["interval"]
         assert abs(chance[name]["value"] - expected) < high - low  # about four standard errors
+    assert uniform["matching"]["value"] is None and 0 < chance["matching"]["value"] < 0.3
     assert chance["iou"]["value"] > uniform["iou"]["value"] - 0.01
     assert chance["best_iou"]["value"] > chance["iou"]["value"]
     assert result["ideal_iou"]["value"] > chance["best_iou"]["value"]

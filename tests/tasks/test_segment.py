@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,9 @@ from lewel.evaluate.iou import count_pixels, mean_iou
 from lewel.interop.backbones import Network
 from lewel.nn.backbone import ResNetBackbone, build_resnet
 from lewel.optim.schedules import poly
-from lewel.pages.segments import GAP, LINE, enlargement
+from lewel.pages.segments import GAP, LINE, enlargement, segmentation_picture
 from lewel.tasks.results import COLUMNS, result_rows
-from lewel.tasks.segment import make_plan
+from lewel.tasks.segment import Pairs, make_plan, predict
 from lewel.train.devices import Placement
 from lewel.train.loop import take_step
 from lewel.transfer.dilation import dense
@@ -99,6 +100,49 @@ def test_it_trains_and_prints_its_result(
     assert mean_iou(torch.stack(rows), tuple("abc"))["miou"] == result["miou"]
 
 
+def test_pictures_name_their_images_and_counts_stay_on_the_device(
+    trained: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    moved: list[tuple[int, ...]] = []
+    real = torch.Tensor.cpu
+
+    def picture(*parts: Any) -> Image.Image:
+        names.append(parts[-1])
+        return segmentation_picture(*parts)
+
+    monkeypatch.setattr("lewel.tasks.segment.segmentation_picture", picture)
+    monkeypatch.setattr(
+        torch.Tensor, "cpu", lambda one: moved.append(tuple(one.shape)) or real(one)
+    )
+    assert run(words(trained, folder, tmp_path, "--iterations", "2")) == 0
+    _, val = open_masks(str(folder), size=16, split=None, limit=None, seed=0)
+    assert names == [val.describe(index) for index in range(5)]
+    assert (5, 3, 3) in moved and (3, 3) not in moved  # all counts at once
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_images_on_their_way_to_a_gpu_are_pinned(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    pinned: list[bool] = []
+
+    def loader(self: Pairs, workers: int, pin: bool = False) -> list[object]:
+        pinned.append(pin)
+        raise InterruptedError
+
+    monkeypatch.setattr(Pairs, "loader", loader)
+    run: Any = SimpleNamespace(
+        evaluator=SimpleNamespace(config=SegmentConfig(data="scenes")),
+        fabric=SimpleNamespace(device=torch.device(device)),
+        extractor=SimpleNamespace(workers=0),
+        bar=lambda *about: nullcontext(),
+    )
+    with pytest.raises(InterruptedError):
+        predict(run, FCN.__new__(FCN), SceneMasks("val", 16, 3))
+    assert pinned == [device == "cuda"]
+
+
 def test_saved_masks_give_the_same_miou(
     trained: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +210,7 @@ def test_a_stopped_segmentation_resumes_exactly(
     assert [one[key] for key in same] == [two[key] for key in same]
 
 
+@pytest.mark.slow  # two processes; test_evaluation.py has two devices in the default suite
 def test_two_devices_evaluate_all_images(trained: Path, folder: Path, tmp_path: Path) -> None:
     assert run(words(trained, folder, tmp_path, "--devices", "2")) == 0
     result = entries(tmp_path)[0]["result"]
@@ -218,7 +263,8 @@ def test_recipes_take_steps(trained: Path, folder: Path, tmp_path: Path, name: s
 def test_narrow_networks_are_not_trained_in_channels_last(width: int, last: bool) -> None:
     """oneDNN writes past its memory in strided 1x1 convolutions of fewer than 16 channels."""
     config = SegmentConfig(data="scenes", crop=128)
-    evaluator = SimpleNamespace(network=Network("resnet10", "small", width), config=config)
+    network = Network("resnet10", "small", width)
+    evaluator = SimpleNamespace(network=network, config=config, train=None)
     place, extractor = Placement(1, 1, "lewel"), SimpleNamespace(workers=0)
     run: Any = SimpleNamespace(place=place, extractor=extractor, evaluator=evaluator)
     assert make_plan(run, config, 20).channels_last == last

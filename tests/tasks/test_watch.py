@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 
 from lewel.cli.main import run
 from lewel.tasks.watch import LivePage, Server
+from lewel.train import metrics as metrics_module
 from tests.pages.browsing import browser, complaints, show
 from tests.pages.making import metric_lines, random_gallery
 from tests.running import tiny_run
@@ -51,6 +52,15 @@ def begin(folder: Path, steps: int) -> None:
     (folder / "metrics.jsonl").write_text(lines)
 
 
+def eventually(page: Callable[[], str], words: str) -> str:
+    """The page once it has these words."""
+    end = time.monotonic() + 60
+    while words not in (text := page()) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert words in text
+    return text
+
+
 def test_a_page_follows_its_run_from_before_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with served(folder) as server:
@@ -81,8 +91,9 @@ def test_a_live_page_leaves_out_what_is_slow(
     monkeypatch.setattr("lewel.tasks.neighbours.neighbours_of_run", fail)
     monkeypatch.setattr("lewel.tasks.report.neighbours_of_run", fail)
     assert tiny_run(tmp_path / "run", "--epochs", "1", "--limit", "8") == 0
-    page = LivePage(tmp_path / "run", 1).now().decode()
-    assert "Alignment maps" in page and "Nearest neighbours" not in page
+    live = LivePage(tmp_path / "run", 1)
+    page = eventually(lambda: live.now().decode(), "<h2>Alignment maps</h2>")
+    assert "Nearest neighbours" not in page
 
 
 def test_only_one_page_is_served_on_localhost_only(tmp_path: Path) -> None:
@@ -107,8 +118,44 @@ def test_maps_are_computed_once_for_each_checkpoint(tmp_path: Path) -> None:
         (tmp_path / "backbone.safetensors").write_bytes(b"")
         for steps in (20, 30):
             begin(tmp_path, steps)
-            assert "<h2>Alignment maps</h2>" in get(server)[1]
+            eventually(lambda: get(server)[1], "<h2>Alignment maps</h2>")
         assert len(calls) == 1
+
+
+def test_a_long_run_and_slow_maps_do_not_delay_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, parsed, parse = threading.Event(), [], metrics_module.parse
+    monkeypatch.setattr(metrics_module, "parse", lambda b: parsed.extend(b) or parse(b))
+
+    def gallery(path: Path) -> object:
+        assert ready.wait(60)
+        return random_gallery(images=1)
+
+    begin(tmp_path, 3000)
+    (tmp_path / "backbone.safetensors").write_bytes(b"")
+    with served(tmp_path, galleries=gallery) as server:
+        assert "<h2>Curves</h2>" in (page := get(server)[1]) and "<h2>Alignment" not in page
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 3001, "epoch": 30.01, "loss": 0.5}\n')
+        assert "30" in get(server)[1] and len(parsed) == 3002
+        ready.set()
+        eventually(lambda: get(server)[1], "<h2>Alignment maps</h2>")
+
+
+def test_a_server_that_ends_waits_for_maps(tmp_path: Path) -> None:
+    done = []
+
+    def gallery(path: Path) -> object:
+        time.sleep(1)
+        done.append(path)
+        return None
+
+    begin(tmp_path, 10)
+    (tmp_path / "backbone.safetensors").write_bytes(b"")
+    with served(tmp_path, galleries=gallery) as server:
+        get(server)
+    assert done
 
 
 def test_ctrl_c_ends_it_without_output(tmp_path: Path) -> None:

@@ -186,13 +186,18 @@ def test_seconds_are_timed_on_few_images_and_scaled(monkeypatch: pytest.MonkeyPa
     method = MADE["moco_v2 in groups"]()
     method.register_forward_pre_hook(lambda _, given: seen.append(len(given[0][0])))
     cpu, ticks = torch.device("cpu"), iter(range(1000))
-    monkeypatch.setattr(estimate.time, "monotonic", lambda: next(ticks))  # every step takes 1 s
-    assert estimate_seconds(method, 32, False, cpu, 64) == 4.0
+
+    def clock() -> float:
+        return next(ticks)  # every step takes 1 s
+
+    assert estimate_seconds(method, 32, False, cpu, 64, clock=clock) == 4.0
     assert seen == [16] * 4
-    assert estimate_seconds(method, 32, False, cpu, 64, at_most=30) == pytest.approx(64 / 24)
+    assert estimate_seconds(method, 32, False, cpu, 64, at_most=30, clock=clock) == pytest.approx(
+        64 / 24
+    )
     monkeypatch.setattr(estimate, "LONG", 0.5)
     seen.clear()
-    assert estimate_seconds(method, 32, False, cpu, 16) == 1.0
+    assert estimate_seconds(method, 32, False, cpu, 16, clock=clock) == 1.0
     assert seen == [16]
 
 

@@ -109,6 +109,8 @@ def test_two_steps_of_one_allocation_have_addresses_and_ports_of_their_own(
     assert {address for address, _ in met} == {"gpu03", "gpu01"}
     assert len({port for _, port in met}) == 3
     assert all(15_000 <= port < 31_000 for _, port in met)
+    step.setenv("SLURM_JOB_ID", "4712")  # another job on the same node
+    assert SlurmStep().main_port not in {port for _, port in met}
     step.setenv("MASTER_PORT", "29500")
     step.setenv("MASTER_ADDR", "login")
     assert (SlurmStep().main_address, SlurmStep().main_port) == ("login", 29500)

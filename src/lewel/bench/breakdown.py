@@ -79,7 +79,8 @@ def _one_step(entry: OurStep, device: torch.device) -> dict[str, float]:
     with ExitStack() as stack:
         laps.watch(method.student.backbone, "backbone", stack)
         laps.watch(method.student.head, "heads", stack)
-        laps.watch(method.teacher, "teacher", stack)
+        if hasattr(method, "teacher"):
+            laps.watch(method.teacher, "teacher", stack)
         for child in method.children():
             if isinstance(child, MLP):
                 laps.watch(child, "heads", stack)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lewel.bench.workload import Workload
+from lewel.config.build import crop_sizes
 from lewel.config.methods import GROUPS, hints_of
+from lewel.config.pretrain import PretrainConfig
 from lewel.methods.base import Method, Step
 from lewel.methods.registry import all_methods
 from lewel.nn.compile import compile_backbones
@@ -18,6 +20,7 @@ from lewel.nn.heads import Embeddings
 from lewel.nn.teacher import Teacher
 
 BOUND = "backbone alone"
+IMAGES = 20_000  # in the data, for methods that keep something for each
 
 
 class TimedStep(Protocol):
@@ -42,7 +45,7 @@ class OurStep:
         self, method: Method, work: Workload, device: torch.device, compiled: bool = False
     ) -> None:
         self.module = self.method = method.to(device).to(memory_format=work.layout).train()
-        self.views = work.new_views(work.layout, device)
+        self.views = work.new_views(work.layout, device, bench_sizes(method, work))
         self.optimizer = work.new_optimizer(method)
         if compiled:
             compile_backbones(method, device, print)
@@ -92,6 +95,12 @@ class BackboneStep:
         return loss.detach()
 
 
+def bench_sizes(method: Method, work: Workload) -> list[int]:
+    """The side of each crop that a method takes by default, in pixels."""
+    config = PretrainConfig(method=method.about.name, image_size=work.image_size)
+    return crop_sizes(config)
+
+
 def new_method(kind: type[Method], work: Workload) -> Method:
     """A method with the sizes of a workload and its constructor's other defaults."""
     given: dict[str, Any] = {}
@@ -105,6 +114,8 @@ def new_method(kind: type[Method], work: Workload) -> Method:
             if getattr(spec, "statistics", "ema") == "ema":  # these use ShuffleBN in a run
                 sizes.pop("statistics", None)
             given[name] = replace(spec, **sizes)
+    if "images" in signature(kind.__init__).parameters:
+        given["images"] = IMAGES
     return kind(work.new_backbone(), **given)
 
 

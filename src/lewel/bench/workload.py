@@ -1,16 +1,19 @@
 """The sizes of a benchmark, and the networks and optimisers that all entries share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from lewel.errors import UserError
 from lewel.interop.backbones import build_backbone
 from lewel.nn.backbone import Backbone
 from lewel.nn.teacher import Statistics
+from lewel.nn.trainable import Trainable
+from lewel.nn.views import Views, whole_views
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 
@@ -77,16 +80,22 @@ class Workload:
             )
         return backbone
 
-    def new_views(self, layout: torch.memory_format, device: torch.device) -> list[Tensor]:
-        """Two views (B, 3, S, S) of noise: the content does not affect the time."""
+    def new_views(
+        self, layout: torch.memory_format, device: torch.device, sizes: Sequence[int] = ()
+    ) -> Views:
+        """Crops of noise, two of the image size or of these: the content does not affect the time.
+
+        (B, 3, S, S) each.
+        """
         noise = torch.Generator().manual_seed(self.seed)
-        shape = (self.batch_size, 3, self.image_size, self.image_size)
-        views = [torch.randn(shape, generator=noise) for _ in range(2)]
-        return [view.to(device).contiguous(memory_format=layout) for view in views]
+        shapes = [(self.batch_size, 3, size, size) for size in sizes or [self.image_size] * 2]
+        crops = [torch.randn(shape, generator=noise) for shape in shapes]
+        return whole_views([crop.to(device).contiguous(memory_format=layout) for crop in crops])
 
     def new_optimizer(self, module: nn.Module) -> Optimizer:
         """The same optimiser for every entry, with a small learning rate."""
-        groups: list[dict[str, Any]] = parameter_groups(module, 1e-6, True)
+        declared = module.groups() if isinstance(module, Trainable) else []
+        groups: list[dict[str, Any]] = parameter_groups(module, 1e-6, True, declared)
         if self.optimizer == "lars":
             return LARS(groups, lr=1e-3)
         for group in groups:

@@ -15,7 +15,7 @@ DEFAULT = EmbedConfig()
 def embed(
     backbone: Backbone, data: str, /, *, out: Path | None = None, config: Config = DEFAULT
 ) -> None:
-    """Write the features of every image to a file; run the same command to resume.
+    """Write the features of every image of all splits to a file; run the same command to resume.
 
     Parameters
     ----------
@@ -28,4 +28,5 @@ def embed(
 
     console = plain_console()
     done = task.embed(backbone, data, config, out, console)
-    say(console, f"wrote the features of {done.images:,} images to {done.file}")
+    splits = ", ".join(f"{split} {images:,}" for split, images in done.splits.items())
+    say(console, f"wrote the features of {done.images:,} images ({splits}) to {done.file}")

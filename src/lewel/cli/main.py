@@ -22,6 +22,7 @@ from lewel.progress import plain_console, rank_from_outside
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
 GROUPS = {
     "Train": {
+        "demo": "Pre-train on the embedded images, evaluate and report: minutes on two CPU cores.",
         "pretrain": "Pre-train a backbone on unlabelled images; run the same command to resume.",
         "recipes": "List the recipes that ship with lewel.",
     },
@@ -30,6 +31,7 @@ GROUPS = {
         "linear": "Evaluate a backbone by a linear classifier on frozen features.",
         "finetune": "Fine-tune on a fraction of the labels (semi-supervised evaluation).",
         "results": "Compare the results of one or several runs.",
+        "compare": "Compare methods on the same images, each trained for the same time; resumes.",
         "reproduce": "Reproduce the paper's tables and figures with seeds, intervals and controls.",
     },
     "Dense tasks": {
@@ -46,7 +48,8 @@ GROUPS = {
     "Exchange": {
         "export": "Export a backbone to another project's format; it is loaded back and compared.",
         "import": "Import a third-party checkpoint as a backbone that every command takes.",
-        "embed": "Write the features of every image to a file; run the same command to resume.",
+        "embed": "Write the features of every image of all splits to a file; run the same command "
+        "to resume.",
     },
     "Data": {
         "pack": "Pack images into shards that are read fast; run the same command to resume or "

@@ -21,6 +21,7 @@ def pretrain(
     budget: str | None = None,
     out: Path | None = None,
     dry_run: Flag = False,
+    rescan: Flag = False,
     config: Annotated[PretrainConfig, All] = PretrainConfig(),  # noqa: B008
 ) -> None:
     """Pre-train a backbone on unlabelled images; run the same command to resume.
@@ -40,10 +41,14 @@ def pretrain(
         The run folder; by default runs/DATA-METHOD.
     dry_run
         Show the resolved settings, memory and time, and stop.
+    rescan
+        Read a large folder again, also where the times of its subfolders say that none has changed.
     """
     from lewel.tasks import auto
     from lewel.tasks import pretrain as task
 
+    if rescan:
+        task.rescan(data, recipe, out)
     given = config.model_dump(exclude_unset=True)
     found = auto.settings(data, recipe, given, out, budget)
     resolved = found.config

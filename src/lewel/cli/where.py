@@ -21,6 +21,7 @@ COLUMNS = {
     "pointing": "pointing game",
     "iou": "IoU, mean",
     "best_iou": "IoU, best",
+    "matching": "matching",
     "entropy": "entropy",
     "overlap": "overlap",
     "correlation": "correlation",
@@ -83,6 +84,11 @@ def explanations(found: dict[str, Any]) -> list[str]:
         )
     else:
         lines.append(f"{found['data']} has no masks: no pointing game, no IoU.")
+    if "matching" in run:
+        lines.append(
+            "matching: locations of view 1 whose most similar location of view 2, by the "
+            "backbone's features, is at the same place; random maps: a random choice."
+        )
     lines.append(
         "entropy: over log N, 1 is uniform; overlap: sum of min(a, b) over pairs of maps, 1 is "
         "equal; correlation: mean over pairs of maps."

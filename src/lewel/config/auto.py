@@ -7,6 +7,7 @@ budget. "Measured" means on two CPU cores; docs/choices.md has the numbers.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from lewel.config.recipes import list_recipes, read_recipe
 from lewel.errors import UserError
 
 FEWEST = 50  # images
@@ -16,6 +17,7 @@ FEW_STEPS = 2_000  # fewer hardly train a network
 MANY_STEPS = 50_000  # from here on the paper's schedules fit
 TRAINING = 0.85  # of a budget; the rest is for start, k-NN probes and checkpoints
 IMAGES_FOR_INIT = 20_000
+TUNED = ("lewel_b", "lewel_m", "byol", "moco_v2")  # with settings that were measured
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,8 @@ def choose_method(made: Choices) -> None:
     else:
         made.pick("method", "lewel_m", "learns faster than LEWEL_B in short training (measured)")
     method = made["method"]
-    if method not in ("lewel_b", "lewel_m", "byol", "moco_v2"):
+    if method not in TUNED:
+        choose_by_recipe(made)
         return
     contrastive = method in ("lewel_m", "moco_v2")
     large = made["backbone"] == "resnet50"
@@ -192,14 +195,52 @@ def choose_method(made: Choices) -> None:
     if contrastive:
         queue = min(65_536 if long else 4_096, power_of_two(facts.images))
         made.pick("contrast.queue", queue, "no longer than the data; short when training is short")
-        groups = max(1, min(4, made["batch_size"] // facts.ranks // 16))
+        groups = shuffle_groups(made)
         made.pick("contrast.norm_groups", groups, "16 images or more in each group of ShuffleBN")
+
+
+def shuffle_groups(made: Choices) -> int:
+    """Groups of ShuffleBN of 16 images or more, at most 4."""
+    return max(1, min(4, int(made["batch_size"]) // made.facts.ranks // 16))
+
+
+def shipped_recipe(method: str, large: bool) -> str | None:
+    """The name of a method's recipe for a large network and long training, or for small ones."""
+    names = [f"imagenet_{method}_{epochs}ep" for epochs in (100, 200)]
+    names = names if large else [f"tinyimagenet_{method}_15min"]
+    return next((name for name in names if name in list_recipes()), None)
+
+
+def choose_by_recipe(made: Choices) -> None:
+    """Head, views and optimiser of another method: those of its shipped recipes, if there are."""
+    sizes, training = (
+        shipped_recipe(made["method"], large)
+        for large in (made["backbone"] == "resnet50", steps_of(made) >= MANY_STEPS)
+    )
+    if sizes is None or training is None:
+        return
+    recipe, trained = read_recipe(sizes), read_recipe(training)
+    if "options" in recipe:  # those that are given are merged with them later
+        because = f"as in {sizes}"
+        made.made["options"] = Choice("options", recipe["options"], because)
+    for group in ("head", "contrast", "teacher", "views"):
+        for key, value in dotted({group: recipe.get(group, {})}).items():
+            if key == "contrast.queue":
+                value = min(value, power_of_two(made.facts.images))
+            if key == "contrast.norm_groups":
+                value = shuffle_groups(made)
+            if key != "views.small_size":  # by default it follows the image size
+                made.pick(key, value, f"as in {sizes}")
+    for key, value in dotted({"optim": trained["optim"]}).items():
+        made.pick(key, value, f"as in {training}")
+    made.pick("optim.lr_batch_size", trained["batch_size"], "the rate is for this batch")
+    made.pick("optim.warmup_epochs", round(min(10.0, made["epochs"] / 20), 3), "a twentieth")
 
 
 def choose_optimiser(made: Choices) -> None:
     """Optimiser, learning rate, warm-up."""
     facts, method = made.facts, made["method"]
-    if method not in ("lewel_b", "lewel_m", "byol", "moco_v2"):
+    if method not in TUNED:
         return
     contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
     if steps_of(made) >= MANY_STEPS:

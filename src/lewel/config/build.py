@@ -1,19 +1,22 @@
 """From a configuration to objects: the only file that knows the names of things."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from lewel.config.methods import arguments, taken
 from lewel.config.pretrain import PretrainConfig
-from lewel.data.sources.source import Data, Source, blocks_of
+from lewel.data.sources.source import Data, Source, blocks_of, is_remote
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Order, TwoViews
 from lewel.errors import UserError
-from lewel.evaluate.features import Extractor
+from lewel.evaluate.features import AsTokens, Extractor
 from lewel.evaluate.knn_probe import KnnProbe
 from lewel.interop.backbones import build_backbone, size_explained
 from lewel.interop.published import fetch, find_published
@@ -21,6 +24,7 @@ from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
 from lewel.methods.registry import find_method
 from lewel.nn.backbone import MEAN, RESNETS, STD, Backbone
+from lewel.nn.trainable import Trainable
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import rank
 from lewel.optim.groups import parameter_groups
@@ -29,13 +33,19 @@ from lewel.optim.schedules import learning_rate
 from lewel.optim.sgd import make_sgd
 from lewel.train.devices import HALF, Placement, default_workers, open_fabric
 from lewel.train.fabric import Fabric
-from lewel.train.run import Plan, Probe
+from lewel.train.run import Embed, Plan, Probe
 
 
 def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
     """The method with its networks, initialised by the seed alone."""
     torch.manual_seed(seed_of(config.seed))
-    backbone = build_backbone(config.backbone, config.stem, config.width, config.image_size)
+    backbone = build_backbone(
+        config.backbone,
+        config.stem,
+        config.width,
+        config.image_size,
+        several_sizes=len(set(crop_sizes(config))) > 1,
+    )
     check_sizes(config, backbone, ranks)
     return find_method(config.method)(backbone, **arguments(config, images))
 
@@ -73,6 +83,9 @@ def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
         check_groups(config, ranks)
     with size_explained(config.backbone, config.image_size):
         locations = backbone.locations(config.image_size)
+    for size in set(crop_sizes(config)) - {config.image_size}:
+        with size_explained(config.backbone, size, "--views.small-size"):
+            backbone.locations(size)
     if math.isqrt(locations) ** 2 != locations:
         raise UserError(
             f"{config.backbone} gives {locations} tokens, which form no square grid: choose "
@@ -106,7 +119,8 @@ def check_groups(config: PretrainConfig, ranks: int) -> None:
 def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
     """The optimiser, in the fused form where torch has one."""
     optim = config.optim
-    groups = parameter_groups(method, optim.weight_decay, optim.exclude_bias_and_norm)
+    declared = method.groups() if isinstance(method, Trainable) else []
+    groups = parameter_groups(method, optim.weight_decay, optim.exclude_bias_and_norm, declared)
     if optim.name == "lars":
         return LARS(groups, lr=0.0, momentum=optim.momentum)
     for group in groups:
@@ -153,15 +167,17 @@ def build_plan(
         place.ranks,
         blocks_of(source),
     )
+    rate = partial(
+        learning_rate,
+        peak_rate(config),
+        warmup=min(1.0, config.optim.warmup_epochs / config.epochs),
+        start=config.optim.warmup_start,
+    )
     return Plan(
         order=order,
         steps=config.epochs * order.steps_per_epoch,
-        learning_rate=partial(
-            learning_rate,
-            peak_rate(config),
-            warmup=min(1.0, config.optim.warmup_epochs / config.epochs),
-            schedule=config.optim.schedule,
-        ),
+        learning_rate=partial(rate, schedule=config.optim.schedule, end=config.optim.end),
+        held_rate=partial(rate, schedule="constant"),
         mean=MEAN,
         std=STD,
         channels_last=bool(config.channels_last),
@@ -171,13 +187,29 @@ def build_plan(
         log_every=config.log_every,
         checkpoint_minutes=config.checkpoint_minutes,
         probe_every=config.knn.every,
+        remote=is_remote(source),
     )
 
 
 def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
-    """The source cut into two views."""
+    """The source cut into the views that the method takes."""
+    views, about, recipes = config.views, find_method(config.method).about, two_recipes(config)
+    small = [
+        replace(recipes[number % 2], crop_scale=views.small_scale, size=small_size(config))
+        for number in range(views.small_crops if about.small_crops else 0)
+    ]
+    return TwoViews(source, recipes[: about.views] + small, config.image_size, config.seed)
+
+
+def build_two_views(config: PretrainConfig, source: Source) -> TwoViews:
+    """The source cut into two large views, whatever the method takes."""
+    return TwoViews(source, two_recipes(config), config.image_size, config.seed)
+
+
+def two_recipes(config: PretrainConfig) -> list[ViewRecipe]:
+    """How the two large views are drawn."""
     views = config.views
-    recipes = [
+    return [
         ViewRecipe(
             crop_scale=views.crop_scale,
             flip=views.flip,
@@ -190,7 +222,41 @@ def build_dataset(config: PretrainConfig, source: Source) -> TwoViews:
         )
         for view in range(2)
     ]
-    return TwoViews(source, recipes, config.image_size, config.seed)
+
+
+def crop_sizes(config: PretrainConfig) -> list[int]:
+    """The side of each crop of an image in pixels, as `build_dataset` makes them."""
+    about = find_method(config.method).about
+    small = config.views.small_crops if about.small_crops else 0
+    return [config.image_size] * about.views + [small_size(config)] * small
+
+
+def small_size(config: PretrainConfig) -> int:
+    """The side of a small crop in pixels: by default SwAV's 96 for 224, as a fraction."""
+    return config.views.small_size or round(config.image_size * 96 / 224)
+
+
+def build_embed(
+    config: PretrainConfig, source: Source, method: Method, device: torch.device, place: Placement
+) -> Embed:
+    """Embeddings of all images for a method's `before_epoch`."""
+    workers = default_workers(device, place.cores) if config.workers is None else config.workers
+
+    def embed(
+        network: Callable[[Tensor], Tensor], progress: Callable[[str, int, int], None]
+    ) -> Tensor:
+        done, every = 0, np.arange(len(source))
+
+        def advance(images: int) -> None:
+            nonlocal done
+            done += images * place.ranks
+            progress("embedding all images", min(done, len(source)), len(source))
+
+        tokens = AsTokens(method, network)
+        extractor = Extractor(tokens, config.image_size, MEAN, STD, device, workers=workers)
+        return extractor.features_everywhere(source, every, advance)
+
+    return embed
 
 
 def build_fabric(config: PretrainConfig, place: Placement) -> Fabric:

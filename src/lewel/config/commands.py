@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from pydantic import Field
 
-from lewel.config.settings import Seed, Settings
+from lewel.config.settings import (
+    CACHE,
+    CACHE_SIZE,
+    STORAGE_TIMEOUT,
+    CacheSize,
+    Seed,
+    Settings,
+    StorageTimeout,
+)
+from lewel.data.pack.storage import MINUTES
 
 Format = Literal["torchvision", "timm", "hub", "detectron2", "mmseg", "onnx", "torch-export"]
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
@@ -22,10 +31,15 @@ class EmbedConfig(Settings):
     backbone: Architecture = Field(
         None, description="Architecture of a third-party checkpoint that is no ResNet: timm/NAME."
     )
-    limit: int | None = Field(None, ge=1, description="Use only so many images.")
+    limit: int | None = Field(
+        None, ge=1, description="Use only so many images, of those to train on."
+    )
     batch_size: int = Field(256, ge=1, description="Images at a time.")
     workers: int | None = Field(None, ge=0, description="Processes that read images.")
     accelerator: Accelerator = Field("auto", description="Device type.")
+    storage_timeout: StorageTimeout = Field(MINUTES, description=STORAGE_TIMEOUT)
+    cache: str | None = Field(None, description=CACHE)
+    cache_size: CacheSize = Field("200GB", description=CACHE_SIZE)
     overwrite: Flag = Field(False, description=OVERWRITE)
 
 

@@ -7,6 +7,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lewel.config.settings import (
     ARITHMETIC,
+    CACHE,
+    CACHE_SIZE,
+    STORAGE_TIMEOUT,
+    CacheSize,
     Count,
     CropScale,
     Inside,
@@ -14,7 +18,9 @@ from lewel.config.settings import (
     Seed,
     Settings,
     Side,
+    StorageTimeout,
 )
+from lewel.data.pack.storage import MINUTES
 
 Recompute = Annotated[bool, Parameter(alias="--recompute")]
 SyncBN = Annotated[bool, Parameter(alias="--sync-bn")]
@@ -46,6 +52,9 @@ class EvaluateConfig(Settings):
     rank_timeout: float = Field(
         10, gt=0, description="Minutes without an answer after which a rank is given up."
     )
+    storage_timeout: StorageTimeout = Field(MINUTES, description=STORAGE_TIMEOUT)
+    cache: str | None = Field(None, description=CACHE)
+    cache_size: CacheSize = Field("200GB", description=CACHE_SIZE)
 
 
 class KnnConfig(EvaluateConfig):

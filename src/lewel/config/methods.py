@@ -14,18 +14,25 @@ from lewel.methods.base import Method
 from lewel.methods.registry import all_methods, find_method
 
 GROUPS = ("head", "teacher", "contrast")  # settings that many methods share
+SMALL_CROPS = ("views.small_crops", "views.small_size", "views.small_scale")
 LONGEST_QUEUE = 65_536
 
 
 def taken(method: type[Method]) -> set[str]:
-    """The settings of GROUPS that a method takes, as dotted keys."""
+    """The settings of GROUPS and SMALL_CROPS that a method takes, as dotted keys."""
     hints = hints_of(method)
-    return {
+    shared = {
         f"{group}.{field.name}"
         for group in GROUPS
         if group in hints
         for field in fields(hints[group])
     }
+    return shared.union(SMALL_CROPS) if method.about.small_crops else shared
+
+
+def needs_taking(key: str) -> bool:
+    """Whether a setting is one that only some methods take."""
+    return key.partition(".")[0] in GROUPS or key in SMALL_CROPS
 
 
 def hints_of(method: type[Method]) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def arguments(config: PretrainConfig, images: int) -> dict[str, Any]:
             settings = getattr(config, group)
             names = [field.name for field in fields(hints[group])]
             given[group] = hints[group](**{name: getattr(settings, name) for name in names})
-    if "contrast" in given and given["contrast"].queue is None:
+    if "contrast" in given and getattr(given["contrast"], "queue", 0) is None:
         given["contrast"] = type(given["contrast"])(
             **{**vars(given["contrast"]), "queue": max(1, min(LONGEST_QUEUE, images // 4))}
         )
@@ -79,7 +86,8 @@ def arguments(config: PretrainConfig, images: int) -> dict[str, Any]:
 def typed_options(config: PretrainConfig) -> PretrainConfig:
     """The same configuration with the method's own settings as the types that it declares."""
     method = find_method(config.method)
-    hints = hints_of(method)
+    hints_of(method)  # refuses a constructor that cannot be read
+    hints = get_type_hints(method.__init__, include_extras=True)  # with bounds
     own = own_options(method).items()
     defaults = {name: p.default for name, p in own if p.default is not Parameter.empty}
     given = {name: _checked(name, v, hints.get(name, Any)) for name, v in config.options.items()}
@@ -102,7 +110,7 @@ def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
     name = method.about.name
     for key in _dotted(given):
         group, _, setting = key.partition(".")
-        if group in GROUPS and key not in taken(method):
+        if needs_taking(key) and key not in taken(method):
             users = methods_with(key)
             raise UserError(
                 f"--{key.replace('_', '-')} has no effect with --method {name}: it is a setting of "
@@ -122,7 +130,7 @@ def refuse_unused_in(recipe: dict[str, Any], method: type[Method]) -> None:
     defaults = flat(PretrainConfig())
     different = {
         group: {key: v for key, v in recipe[group].items() if defaults.get(f"{group}.{key}") != v}
-        for group in GROUPS
+        for group in (*GROUPS, "views")
         if isinstance(recipe.get(group), dict)
     }
     refuse_unused(method, {**different, "options": recipe.get("options") or {}})
@@ -141,12 +149,11 @@ def without_unused(config: PretrainConfig) -> PretrainConfig:
     """The same configuration, where settings that the method does not take have their defaults."""
     method, fresh = find_method(config.method), PretrainConfig()
     update: dict[str, Any] = {}
-    for group in GROUPS:
+    for group in (*GROUPS, "views"):
         settings: BaseModel = getattr(config, group)
         defaults: BaseModel = getattr(fresh, group)
-        unused = [
-            key for key in type(settings).model_fields if f"{group}.{key}" not in taken(method)
-        ]
+        dotted = {key: f"{group}.{key}" for key in type(settings).model_fields}
+        unused = [k for k, d in dotted.items() if needs_taking(d) and d not in taken(method)]
         values = {key: getattr(defaults, key) for key in unused}
         update[group] = settings.model_copy(update=values)
     options = {k: v for k, v in config.options.items() if k in own_options(method)}
@@ -156,8 +163,10 @@ def without_unused(config: PretrainConfig) -> PretrainConfig:
 def as_recipe(config: PretrainConfig) -> dict[str, Any]:
     """The settings of a run as config.yaml holds them: those that its method takes."""
     method, out = find_method(config.method), config.model_dump(mode="json")
-    for group in GROUPS:
-        out[group] = {k: v for k, v in out[group].items() if f"{group}.{k}" in taken(method)}
+    for group in (*GROUPS, "views"):
+        dotted = {key: f"{group}.{key}" for key in out[group]}
+        kept = [k for k, d in dotted.items() if not needs_taking(d) or d in taken(method)]
+        out[group] = {key: out[group][key] for key in kept}
     return {key: value for key, value in out.items() if value != {}}
 
 

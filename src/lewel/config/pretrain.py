@@ -10,17 +10,23 @@ from pydantic import Field, ValidationError, field_validator
 
 from lewel.config.settings import (
     ARITHMETIC,
+    CACHE,
+    CACHE_SIZE,
+    STORAGE_TIMEOUT,
+    CacheSize,
     CropScale,
     Fraction,
     Precision,
     Range,
     Seed,
     Settings,
+    StorageTimeout,
     explain,
     flat,
     merge,
     read_yaml,
 )
+from lewel.data.pack.storage import MINUTES
 from lewel.errors import UserError
 from lewel.files import with_end
 from lewel.methods.registry import method_names
@@ -91,7 +97,11 @@ class Optim(Settings):
         True, description="No weight decay (nor LARS scaling) for biases and norm layers."
     )
     warmup_epochs: float = Field(10, ge=0, description="Epochs of linear warm-up.")
-    schedule: Literal["constant", "cosine"] = Field("cosine", description="cosine falls to 0.")
+    warmup_start: Fraction = Field(0, description="Fraction of lr that the warm-up begins with.")
+    schedule: Literal["constant", "cosine", "steps"] = Field(
+        "cosine", description="cosine falls to end; steps to a tenth at 3/5 and 4/5 of the run."
+    )
+    end: Fraction = Field(0, description="Fraction of lr that cosine falls to.")
 
 
 class Views(Settings):
@@ -108,6 +118,15 @@ class Views(Settings):
     blur_sigma: Range = Field((0.1, 2.0), description="Range of the blur's sigma.")
     solarise: tuple[Fraction, Fraction] = Field(
         (0.0, 0.2), description="Probability of solarisation, by view."
+    )
+    small_crops: int = Field(
+        6, ge=0, description="Small crops beside the two views, for methods that take them."
+    )
+    small_size: int | None = Field(
+        None, ge=8, description="Side of a small crop; by default 3/7 of the image size."
+    )
+    small_scale: CropScale = Field(
+        (0.05, 0.14), description="Fraction of the image's area in a small crop."
     )
 
     @field_validator("jitter")
@@ -187,6 +206,9 @@ class PretrainConfig(Settings):
     rank_timeout: float = Field(
         10, gt=0, description="Minutes without an answer after which a rank is given up."
     )
+    storage_timeout: StorageTimeout = Field(MINUTES, description=STORAGE_TIMEOUT)
+    cache: str | None = Field(None, description=CACHE)
+    cache_size: CacheSize = Field("200GB", description=CACHE_SIZE)
     loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
         [], description="Where metrics go beside metrics.jsonl."
     )
@@ -216,6 +238,9 @@ FREE = frozenset(
         "devices",
         "nodes",
         "rank_timeout",
+        "storage_timeout",
+        "cache",
+        "cache_size",
         "loggers",
         "log_every",
         "checkpoint_minutes",
@@ -251,12 +276,29 @@ def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig
             "Batch norm needs at least 2 images in a micro-batch: raise --batch-size or lower "
             "--accumulate."
         )
-    if config.channels_last is None:
-        config = config.model_copy(update={"channels_last": config.image_size >= 128})
+    config = config.model_copy(update={"channels_last": memory_layout(config)})
     if config.head.aligned_dim is None:  # d = c by default (section 3.3)
         head = config.head.model_copy(update={"aligned_dim": config.head.dim})
         config = config.model_copy(update={"head": head})
     return config
+
+
+def memory_layout(config: PretrainConfig) -> bool:
+    """Whether memory is channels_last: from 128 px on, where nothing is chosen.
+
+    oneDNN's strided 1x1 convolutions of fewer than 16 channels on maps of 64 px and more write past
+    their memory in that layout.
+    """
+    side = config.image_size // {"small": 1, "medium": 2, "imagenet": 4}[config.stem]
+    unsafe = not config.backbone.startswith("timm/") and config.width < 16 and side >= 64
+    if config.channels_last is None:
+        return config.image_size >= 128 and not unsafe
+    if config.channels_last and unsafe:
+        raise UserError(
+            f"width {config.width} with maps of {side} px cannot be trained in channels_last on a "
+            "CPU: use --no-channels-last, or --width 16 or more."
+        )
+    return config.channels_last
 
 
 def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:

@@ -1,6 +1,7 @@
 """The recipes that ship with lewel: YAML files whose comments state what they give."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ def read_recipe(name: str, kind: str = "pretrain") -> dict[str, Any]:
         return read_yaml(path)
     if path.suffix in {".yaml", ".yml"} or os.path.lexists(path):
         raise UserError(f"The recipe {name} {state_of(path)}: expected a YAML file.")
+    close = get_close_matches(name, list_recipes(kind), n=3)
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
     raise UserError(
-        f"There is no recipe {name!r}: expected one of {', '.join(list_recipes(kind))}, or a YAML "
-        "file."
+        f"There is no recipe {name!r}: expected one that `lewel recipes` lists, or a YAML "
+        f"file.{hint}"
     )

@@ -19,7 +19,7 @@ class Measurement(Settings):
     """An evaluation as it is done at a scale."""
 
     title: str
-    task: Literal["knn", "linear", "finetune", "segment", "detect"]
+    task: Literal["knn", "linear", "finetune", "segment", "detect", "where"]
     data: str = Field(description="A name or a path; {root} is --data-root.")
     recipe: str | dict[str, str] | None = Field(
         None, description="A recipe in recipes/eval, or one for each method of pre-training."
@@ -28,7 +28,7 @@ class Measurement(Settings):
     supervised: Dotted | None = Field(
         None, description="For the supervised control, if it has one."
     )
-    metric: str = Field(description="Which number of the result counts.")
+    metric: str = Field(description="Which number of the result counts, by its dotted key.")
 
 
 class Scale(Settings):

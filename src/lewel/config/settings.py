@@ -1,12 +1,14 @@
 """What all settings share: checks, messages, merging, and YAML files."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from lewel.data.pack.storage import Storage
 from lewel.errors import UserError
 from lewel.files import LAST_LINE, is_cut
 
@@ -24,6 +26,19 @@ def _ends_at_one(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
+def in_bytes(text: str) -> int:
+    """The bytes of a size such as 200GB, 1.5TB or 500MB; 0 where it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), re.IGNORECASE)
+    power = 0 if found is None else " kmgt".index(found[2].lower() or " ")
+    return 0 if found is None else int(float(found[1]) * 1000**power)
+
+
+def _is_size(value: str) -> str:
+    if in_bytes(value) < 10**6:
+        raise ValueError(f"{value!r} is no size of a cache: expected 1MB or more, such as 200GB")
+    return value
+
+
 # Types that several commands share, so that a value is checked alike in all of them.
 Range = Annotated[tuple[float, float], AfterValidator(_rises)]
 CropScale = Annotated[Range, AfterValidator(_ends_at_one)]
@@ -36,10 +51,23 @@ Precision = Literal["auto", "32", "tf32", "bf16-mixed", "16-mixed"]
 ARITHMETIC = "Arithmetic: auto is tf32 on CUDA, 32 elsewhere; 32 is exact float32."
 
 
+CacheSize = Annotated[str, AfterValidator(_is_size)]
+CACHE = "A folder on a disk of this machine that keeps what is fetched from a URL."
+CACHE_SIZE = "Bytes that the cache may hold, such as 200GB."
+StorageTimeout = Annotated[float, Field(gt=0)]
+STORAGE_TIMEOUT = "Minutes without an answer of storage after which a run saves and stops."
+
+
 class Settings(BaseModel):
     """A group of settings: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def storage_of(config: BaseModel) -> Storage:
+    """How a configuration wants data at a URL to be read."""
+    values = config.model_dump(include={"storage_timeout", "cache", "cache_size"})
+    return Storage(values["storage_timeout"], values["cache"], in_bytes(values["cache_size"]))
 
 
 def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,27 @@
 
 import ctypes
 import math
+import mmap
 import multiprocessing
 import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.queues import Queue
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from lewel.errors import STOPPING
+from lewel.errors import STOPPING, RunError, too_many_files
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
 PATIENCE = 5.0  # seconds in which a parent that closed its connections ends
 UNLIMITED = 1 << 20  # CPUs
+# Shared with the workers: 1 where one of them has ended for lack of open files.
+_lacking = mmap.mmap(-1, 1)
 
 
 def leave_signals_to_the_parent(worker: int) -> None:
@@ -26,6 +34,8 @@ def leave_signals_to_the_parent(worker: int) -> None:
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     end_with_the_parent()
+    # By default it drops a batch that cannot be sent, and the parent waits for it for ever.
+    Queue._on_queue_feeder_error = staticmethod(_end_at_a_lost_batch)  # type: ignore[attr-defined]
 
 
 def end_with_the_parent() -> None:
@@ -45,13 +55,54 @@ def _parent_has_ended() -> bool:
 def _quiet_without_parent(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an error, unless it is a connection that the end of the parent has closed."""
+    """Print an error, unless it is a connection that the end of the parent has closed.
+
+    Without files there are no connections: the worker ends.
+    """
+    if too_many_files(error):
+        _lacking[0] = 1
+        os._exit(1)
     until = time.monotonic() + PATIENCE
     while isinstance(error, ConnectionError | EOFError) and time.monotonic() < until:
         if _parent_has_ended():
             os._exit(1)
         time.sleep(0.01)  # a process closes its connections shortly before it ends
     sys.__excepthook__(kind, error, trace)
+
+
+def _end_at_a_lost_batch(error: Exception, batch: Any) -> None:
+    sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(1)
+
+
+@contextmanager
+def workers_explained() -> Iterator[None]:
+    """Raise RunError where data workers died, or have too few files."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if too_many_files(error) or _lacking[0]:
+            _lacking[0] = 0
+            _drop_workers(error)
+            raise RunError(
+                "The data workers need more open files than the system allows: raise the limit by "
+                "`ulimit -n 4096`, or use fewer --workers, and run the same command to resume."
+            ) from None
+        if isinstance(error, RuntimeError) and reader_died(error):
+            raise RunError(
+                f"A data worker died ({str(error).splitlines()[0]}): perhaps memory ran "
+                "out. Run the same command with fewer --workers to resume."
+            ) from error
+        raise
+
+
+def _drop_workers(error: BaseException) -> None:
+    """Kill workers, which may wait for ever to send a batch, and free a half-made loader."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    traceback.clear_frames(error.__traceback__)
+    sys.unraisablehook = hook
 
 
 def reader_died(error: RuntimeError) -> bool:

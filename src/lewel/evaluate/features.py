@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from lewel.data.sources.images import UnreadableImage
-from lewel.data.sources.source import Source
+from lewel.data.sources.source import Source, prefetch
 from lewel.data.views.transform import whole_view
 from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import UserError
+from lewel.evaluate.room import Room
 from lewel.ops.ranks import gather, gather_to_rank_0, rank, ranks
 
 CHUNK = 256  # rows
@@ -43,12 +44,27 @@ class WholeViews(Dataset[tuple[Tensor, bool]]):
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, bool]]:
+        prefetch(self.source, self.indices[positions].tolist())
+        return [self[position] for position in positions]
+
     def __getitem__(self, position: int) -> tuple[Tensor, bool]:
         try:
             image = self.source.read(int(self.indices[position]))
         except UnreadableImage:
             return torch.zeros(3, self.size, self.size, dtype=torch.uint8), False
         return whole_view(image, self.size).contiguous(), True
+
+
+class AsTokens(nn.Module):
+    """A function of images (B, 3, S, S) -> (B, D) of a model, as an `Extractor` takes it."""
+
+    def __init__(self, model: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(images)[:, None]
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,7 @@ class Extractor:
     batch_size: int = 256
     workers: int = 0
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext
+    room: Room | None = None  # for features that may not fit the device
 
     def features(
         self,
@@ -73,7 +90,10 @@ class Extractor:
         indices: np.ndarray,
         advance: Callable[[int], None] = lambda images: None,
     ) -> tuple[Tensor, Tensor]:
-        """Features float32 (N, C) on the device, and on the CPU which could be read, bool (N,)."""
+        """Features float32 (N, C), and on the CPU which could be read, bool (N,).
+
+        They are on the device, unless there is no room.
+        """
         return self._collect(source, indices, advance, 1, lambda rows: [rows])
 
     def gathered_features(
@@ -86,11 +106,26 @@ class Extractor:
 
         They are gathered batch by batch: rank 0 holds them once, and no other rank holds them.
         """
-        most = -(-len(indices) // ranks())  # equal on all ranks: some take an image twice
-        subset = np.resize(indices, most * ranks()).reshape(most, ranks())[:, rank()]
+        subset = self._subset(indices)
+        most = len(subset)
         rows, readable = self._collect(source, subset, advance, ranks(), gather_to_rank_0)
         everywhere = gather(readable.to(self.device)).cpu().view(ranks(), most)
         return rows[: len(indices)], everywhere.T.flatten()[: len(indices)]
+
+    def features_everywhere(
+        self, source: Source, indices: np.ndarray, advance: Callable[[int], None]
+    ) -> Tensor:
+        """Features float32 (N, C); each rank computes a subset, and all ranks get all."""
+        subset = self._subset(indices)
+        rows, _ = self._collect(
+            source, subset, advance, ranks(), lambda rows: list(gather(rows).chunk(ranks()))
+        )
+        return rows[: len(indices)]
+
+    def _subset(self, indices: np.ndarray) -> np.ndarray:
+        """The images of this rank, equally many on all ranks: some take an image twice."""
+        most = -(-len(indices) // ranks())
+        return np.resize(indices, most * ranks()).reshape(most, ranks())[:, rank()]
 
     @torch.no_grad()
     def _collect(
@@ -109,7 +144,8 @@ class Extractor:
             shared = share(features)
             if out is None:
                 total = len(indices) if shared else 0
-                out = features.new_empty(total, parts, features.shape[1])
+                shape = (total, parts, features.shape[1])
+                out = self.room.make(shape, features) if self.room else features.new_empty(shape)
             for part, rows in enumerate(shared):
                 out[done : done + len(rows), part] = rows
             done += len(features)

@@ -10,6 +10,8 @@ from lewel.evaluate.scores import best_classes
 from lewel.ops.precision import exact_products
 
 CHUNK = 32_000_000  # similarities at a time: 128 MB, independent of the bank's size
+STREAMED = 32_768  # queries that are compared with a large bank at a time
+PART = 4096  # queries whose votes are counted at a time
 
 
 def nearest(bank: Tensor, queries: Tensor, neighbours: int) -> Tensor:
@@ -59,6 +61,47 @@ def knn_chunks(
         yield [empty.scatter_add(1, labels[nearest[:, :k]], votes[:, :k]) for k in neighbours]
 
 
+def streamed_chunks(
+    bank: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    neighbours: Sequence[int],
+    temperature: float,
+    classes: int,
+    beat: Callable[[], None],
+) -> Iterator[list[Tensor]]:
+    """The scores of `knn_chunks` by a bank that is read once for each STREAMED queries.
+
+    It may be on another device, or in a file. Besides the queries it takes about 1 GB.
+    """
+    most = min(max(neighbours), len(bank))
+    for part in torch.split(F.normalize(queries, dim=1), STREAMED):
+        similarity, nearest = streamed_nearest(bank, part, most, beat)
+        votes = ((similarity - 1) / temperature).exp()
+        found = labels[nearest.to(labels.device)].to(part.device)
+        for vote, of in zip(torch.split(votes, PART), torch.split(found, PART), strict=True):
+            empty = vote.new_zeros(len(vote), classes)
+            yield [empty.scatter_add(1, of[:, :k], vote[:, :k]) for k in neighbours]
+
+
+def streamed_nearest(
+    bank: Tensor, units: Tensor, most: int, beat: Callable[[], None]
+) -> tuple[Tensor, Tensor]:
+    """Similarities and indices (Q, k) of the rows of a bank nearest to queries of unit length."""
+    best = units.new_empty(len(units), 0)
+    where = torch.empty(len(units), 0, dtype=torch.int64, device=units.device)
+    rows = max(1, CHUNK // 2 // (len(units) + bank.shape[1]))
+    for start in range(0, len(bank), rows):
+        block = F.normalize(bank[start : start + rows].to(units.device), dim=1)
+        with exact_products():
+            similarity, index = (units @ block.T).topk(min(most, len(block)), dim=1)
+        both, places = torch.cat([best, similarity], 1), torch.cat([where, index + start], 1)
+        best, order = both.topk(min(most, both.shape[1]), dim=1)
+        where = places.gather(1, order)
+        beat()
+    return best, where
+
+
 def knn_best(
     bank: Tensor,
     labels: Tensor,
@@ -68,14 +111,20 @@ def knn_best(
     temperature: float = 0.1,
     classes: int,
     beat: Callable[[], None] = lambda: None,
+    streamed: bool = False,
 ) -> list[Tensor]:
     """The best classes (Q, 5) of queries (Q, C), the best one first, for each given k.
 
-    The bank (M, C) is normalised in place: with ImageNet's there is no room for another.
+    The bank (M, C) is normalised in place: with ImageNet's there is no room for another. One that
+    is `streamed` may be larger than the memory.
     """
-    F.normalize(bank, dim=1, out=bank)
     found: list[list[Tensor]] = [[] for _ in neighbours]
-    for part in knn_chunks(bank, labels, queries, neighbours, temperature, classes):
+    if streamed:
+        parts = streamed_chunks(bank, labels, queries, neighbours, temperature, classes, beat)
+    else:
+        F.normalize(bank, dim=1, out=bank)
+        parts = knn_chunks(bank, labels, queries, neighbours, temperature, classes)
+    for part in parts:
         for own, scores in zip(found, part, strict=True):
             own.append(best_classes(scores))
         beat()

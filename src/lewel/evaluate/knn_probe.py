@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lewel.data.sources.source import Source
+from lewel.data.sources.source import Source, labels_at
 from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn import knn_accuracy
-from lewel.ops.randomness import generator
+from lewel.ops.randomness import generator, permutation
 from lewel.ops.ranks import on_rank_0, ranks
 
 
@@ -52,11 +52,10 @@ class KnnProbe:
     ) -> tuple[Tensor, Tensor]:
         """Features (N, C) and labels (N,) of all images that can be read, on rank 0's device."""
         rows, readable = self.extractor.gathered_features(source, indices, advance)
-        assert source.labels is not None
-        labels = torch.from_numpy(source.labels[indices])[readable].to(rows.device)
+        labels = torch.from_numpy(labels_at(source, indices))[readable].to(rows.device)
         return rows[readable.to(rows.device)] if len(rows) else rows, labels
 
 
 def choose(total: int, most: int) -> np.ndarray:
     """At most `most` of all indices, always the same ones."""
-    return np.sort(generator(total, most).permutation(total)[:most])
+    return np.sort(permutation(generator(total, most), total)[:most].astype(np.int64))

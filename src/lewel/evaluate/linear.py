@@ -30,12 +30,14 @@ def fit(
 ) -> Tensor:
     """Weights (G, C + 1, K) of G classifiers on features (N, C), one for each setting.
 
+    They are trained on the settings' device; the features may be elsewhere.
+
     SGD with momentum 0.9 and cosine learning rates; all candidates see the same batches. The last
     row of the weights is the bias, which has no weight decay. `rows` are those to train on; only a
     batch of them is copied.
     """
     rows = torch.arange(len(features), device=features.device) if rows is None else rows
-    weights = features.new_zeros(len(rates), features.shape[1] + 1, classes, requires_grad=True)
+    weights = rates.new_zeros(len(rates), features.shape[1] + 1, classes, requires_grad=True)
     velocity = torch.zeros_like(weights)
     draws = torch.Generator().manual_seed(seed_of(seed))
     batch_size = min(batch_size, len(rows))
@@ -44,9 +46,9 @@ def fit(
     for _ in range(epochs):
         order = rows[torch.randperm(len(rows), generator=draws).to(rows.device)]
         for part in torch.split(order, batch_size)[: len(rows) // batch_size]:
-            inputs = F.pad(features[part], (0, 1), value=1.0)
+            inputs = F.pad(features[part].to(rates.device), (0, 1), value=1.0)
             scores = torch.einsum("bc,gck->gbk", inputs, weights)
-            targets = labels[part].expand(len(rates), -1).flatten()
+            targets = labels[part].to(rates.device).expand(len(rates), -1).flatten()
             loss = F.cross_entropy(scores.flatten(0, 1), targets, reduction="sum") / len(part)
             (gradient,) = torch.autograd.grad(loss, weights)
             with torch.no_grad():
@@ -65,7 +67,7 @@ def scores_of(features: Tensor, weights: Tensor) -> Tensor:
 
 def standardise(features: Tensor, like: Tensor, out: Tensor | None = None) -> Tensor:
     """Features with the mean and standard deviation of others removed, channel by channel."""
-    deviation, mean = like.std(0).clamp_min(1e-6), like.mean(0)
+    deviation, mean = like.std(0).clamp_min(1e-6).to(features), like.mean(0).to(features)
     return torch.sub(features, mean, out=out).div_(deviation)
 
 
@@ -88,7 +90,7 @@ def sweep(
     for one in (queries, features):  # the features last: both need their statistics
         standardise(one, features, out=one)
     grid = torch.cartesian_prod(torch.tensor(LEARNING_RATES), torch.tensor(WEIGHT_DECAYS)).to(
-        features
+        queries
     )
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed_of(seed, 1)))
     held_out, rest = order.to(features.device).tensor_split([len(order) // 10])
@@ -106,7 +108,7 @@ def held_out_losses(features: Tensor, labels: Tensor, rows: Tensor, tried: Tenso
     """Cross entropies (G,) of candidates (G, C + 1, K) on some rows, a few thousand at a time."""
     total = tried.new_zeros(len(tried))
     for part in torch.split(rows, CHUNK):
-        inputs, known = features[part], labels[part]
+        inputs, known = features[part].to(tried.device), labels[part].to(tried.device)
         losses = [F.cross_entropy(scores_of(inputs, w), known, reduction="sum") for w in tried]
         total += torch.stack(losses)
     return total / len(rows)

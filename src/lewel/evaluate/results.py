@@ -14,7 +14,12 @@ from lewel.files import write_atomically
 Entry = dict[str, Any]  # the settings of an evaluation, and its result
 KEYS = ("settings", "result")
 Check = Callable[[Entry], bool]
-ADDED = ("network", "mask_files", "labelled")  # keys of settings that older results lack
+ADDED = (
+    "network",
+    "image_files",
+    "mask_files",
+    "labelled",
+)  # keys of settings that older results lack
 # Keys that version 0.1 wrote, and what they are called now.
 RENAMED = {
     "question": "settings",

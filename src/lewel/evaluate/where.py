@@ -5,11 +5,13 @@ that is object, `known` (B, N) the fraction that is not ignored.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lewel.ops.correspondence import DISTANCE, most_similar, pairs_by_place
 from lewel.ops.randomness import generator
 
 LEAST_CELLS = 16  # of an overlap; a correlation over fewer is NaN
@@ -67,6 +69,24 @@ def cut_iou(maps: Tensor, inside: Tensor, known: Tensor) -> Tensor:
     taken = ((area - above) / tied.clamp_min(1e-12)).clamp(0, 1)
     shared = (taken * objects).sum(2)
     return shared / (2 * area[..., 0] - shared)
+
+
+def matching(
+    features: Sequence[Tensor] | None, boxes: Sequence[Tensor], flips: Sequence[Tensor], side: int
+) -> Tensor:
+    """How many locations of a view are most similar to one at the same place of the other: (B,).
+
+    Features (B, N, C) of two views, or None for the expectation of a random choice; crops (B, 4) of
+    top, left, height, width and flips (B,). The same place is a pair of PixPro's; locations without
+    a pair are left out. NaN where there is no pair.
+    """
+    pairs = pairs_by_place(boxes, flips, side, DISTANCE)  # (B, N, N)
+    if features is None:
+        right = pairs.double().mean(2)
+    else:
+        right = pairs.gather(2, most_similar(*features)[..., None])[..., 0].double()
+    paired = pairs.any(2)
+    return (right * paired).sum(1) / paired.sum(1)
 
 
 def _where_known(maps: Tensor, known: Tensor) -> Tensor:

@@ -28,8 +28,10 @@ from lewel.nn.backbone import (
 )
 
 
-def build_backbone(name: str, stem: str, width: int, image_size: int) -> Backbone:
-    """A backbone by its name, randomly initialised."""
+def build_backbone(
+    name: str, stem: str, width: int, image_size: int, *, several_sizes: bool = False
+) -> Backbone:
+    """A backbone by its name, randomly initialised; with `several_sizes` for small crops too."""
     if name in RESNETS:
         return ResNetBackbone(build_resnet(name, stem=stem, width=width))  # type: ignore[arg-type]
     kind, _, model = name.partition("/")
@@ -51,7 +53,7 @@ def build_backbone(name: str, stem: str, width: int, image_size: int) -> Backbon
             f"{STOCK}."
         )
     try:
-        return TimmBackbone(build_timm(model, image_size))
+        return TimmBackbone(build_timm(model, image_size, several_sizes))
     except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -212,14 +214,14 @@ def check_features(backbone: Backbone, network: Network, what: str | Path) -> No
 
 
 @contextmanager
-def size_explained(name: str, image_size: int) -> Iterator[None]:
+def size_explained(name: str, image_size: int, flag: str = "--image-size") -> Iterator[None]:
     """A forward pass that fails is a mistake in the size of its images."""
     try:
         yield
     except (RuntimeError, ValueError, AssertionError) as error:  # each network has its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{name} cannot take images of {image_size} px ({reason}): change --image-size."
+            f"{name} cannot take images of {image_size} px ({reason}): change {flag}."
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.serialization import safe_globals
 
 from lewel.errors import UserError, load_reason, state_of
 from lewel.files import user_path
 from lewel.interop.export import from_detectron2, is_detectron2
 from lewel.interop.sequential import from_sequential
 
-CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method")
+VISSL = ("classy_state_dict", "base_model", "trunk")
+CONTAINERS = ("state_dict", "model", "model_state_dict", "network", "module", "method", *VISSL)
 CODE = re.compile(r"GLOBAL ([\w.]+)")  # a global that torch refuses to load
 TEACHER = re.compile(r"encoder_k|momentum|teacher|target|(^|[._])ema([._]|$)")
 SHOWN = 3  # names in a message
@@ -75,8 +78,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _load(file: Path, *, mmap: bool = False) -> Any:
-    """The content of a torch checkpoint, without torch's warnings on files of other kinds."""
-    with warnings.catch_warnings():
+    """The content of a torch checkpoint, without torch's warnings on files of other kinds.
+
+    The arguments of a script (`argparse.Namespace`), which many checkpoints hold, run no code.
+    """
+    with warnings.catch_warnings(), safe_globals([Namespace]):
         warnings.simplefilter("ignore")
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
 

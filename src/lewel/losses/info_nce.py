@@ -13,6 +13,11 @@ def info_nce(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     of -inf is ignored. Eq. 4's denominator is read as the usual sum of exponentials. Float32
     under autocast.
     """
+    return info_nce_rows(positive, negative, temperature).mean()
+
+
+def info_nce_rows(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    """The same for each row, (M,)."""
     with torch.autocast(positive.device.type, enabled=False):
         candidates = torch.cat([precise(positive)[:, None], precise(negative)], 1) / temperature
-        return (candidates.logsumexp(1) - candidates[:, 0]).mean()  # Eq. 4
+        return candidates.logsumexp(1) - candidates[:, 0]  # Eq. 4

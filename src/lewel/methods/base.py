@@ -1,16 +1,35 @@
 """What a self-supervised method is: its hooks, and what the rest of lewel needs to know of it."""
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from lewel.nn.heads import Encoder
 from lewel.nn.trainable import Step, Trainable
+from lewel.nn.views import Views
 
-__all__ = ["About", "Method", "Step", "both", "embedding_std", "weighted"]
+__all__ = [
+    "About",
+    "Count",
+    "Method",
+    "Positive",
+    "Step",
+    "Views",
+    "Whole",
+    "both",
+    "embedding_std",
+    "weighted",
+]
+
+
+# Types of a method's own settings: values out of bounds are refused.
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]  # 0 is none
+Positive = Annotated[float, Field(gt=0)]
 
 
 class About(NamedTuple):
@@ -21,6 +40,8 @@ class About(NamedTuple):
     summary: str  # one line for lists of methods
     paper: str
     counterpart: str | None = None  # the method without its learned maps, or with them
+    views: int = 2  # large crops of each image
+    small_crops: bool = False  # whether it takes small crops too (`--views.small-crops`)
 
 
 class Method(Trainable):
@@ -33,8 +54,8 @@ class Method(Trainable):
     about: ClassVar[About]
     student: Encoder
 
-    def forward(self, views: list[Tensor]) -> Step:
-        """Two views (B, 3, S, S) of the same images -> the step."""
+    def forward(self, views: Views) -> Step:
+        """The crops of the same images, (B, 3, S, S) each -> the step."""
         raise TypeError(f"{type(self).__name__} has no forward")
 
 
@@ -50,7 +71,7 @@ def weighted(global_loss: Tensor | None, aligned_loss: Tensor | None, beta: floa
 def both(one: Step, two: Step) -> Step:
     """The two directions of a symmetric loss, summed."""
     logs = {name: (one.logs[name] + two.logs[name]) / 2 for name in one.logs}
-    keys = [step.keys for step in (one, two) if step.keys is not None]
+    keys = [step.keys for step in (one, two) if isinstance(step.keys, Tensor)]
     return Step(one.loss + two.loss, logs, torch.cat(keys) if keys else None)
 
 

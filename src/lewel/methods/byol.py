@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import About, Method, Step, embedding_std
+from lewel.methods.base import About, Method, Step, Views, embedding_std
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
 from lewel.nn.teacher import Teacher, TeacherSpec
@@ -32,7 +32,7 @@ class BYOL(Method):
         self.teacher = Teacher(self.student, teacher)
         self.predict = head.mlp(head.dim, head.dim)
 
-    def forward(self, views: list[Tensor]) -> Step:
+    def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
         target1, target2 = self.teacher(*views)
         one, two = (self.student(view) for view in views)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import About, Method, Step, embedding_std, weighted
+from lewel.methods.base import About, Method, Step, Views, embedding_std, weighted
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
@@ -43,7 +43,7 @@ class LewelB(Method):
         if self.beta > 0:
             self.predict_aligned = head.mlp(head.aligned_dim, head.aligned_dim)
 
-    def forward(self, views: list[Tensor]) -> Step:
+    def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
         given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         target1, target2 = self.teacher(*views, maps=given)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, both, embedding_std, weighted
+from lewel.methods.base import About, Method, Step, Views, both, embedding_std, weighted
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
@@ -50,7 +50,7 @@ class LewelM(Method):
         if self.beta < 1:
             self.queue = make_negatives(contrast, head.dim)
 
-    def forward(self, views: list[Tensor]) -> Step:
+    def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
         one, two = views
         step = self.contrast(one, two)

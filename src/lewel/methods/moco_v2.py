@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, both, embedding_std
+from lewel.methods.base import About, Method, Step, Views, both, embedding_std
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
 from lewel.nn.norm import normalise_in_groups
@@ -44,7 +44,7 @@ class MoCoV2(Method):
         self.teacher = Teacher(self.student, teacher, shuffle)
         self.queue = make_negatives(contrast, head.dim)
 
-    def forward(self, views: list[Tensor]) -> Step:
+    def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
         one, two = views
         step = self.contrast(one, two)

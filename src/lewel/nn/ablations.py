@@ -19,7 +19,7 @@ class UncoupledHead(CoupledHead):
     def __init__(self, channels: int, spec: AlignedHeadSpec) -> None:
         super().__init__(channels, spec)
         if spec.maps == "separate":
-            self.project_maps = spec.mlp(channels, spec.dim)
+            self.project_maps = spec.projector(channels, spec.dim)
         self.with_global = spec.aligned_weight < 1
         if not self.with_global and spec.aligned_projector == "own":
             del self.project

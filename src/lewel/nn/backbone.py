@@ -67,18 +67,22 @@ def _remake_stages(
         setattr(net, f"layer{number + 1}", stage)
 
 
-def build_timm(name: str, image_size: int) -> nn.Module:
-    """A timm network without classifier and pooling, for images of this size."""
-    return build_timm_with_settings(name, image_size)[0]
+def build_timm(name: str, image_size: int, several_sizes: bool = False) -> nn.Module:
+    """A timm network without classifier and pooling, for images of this size, or also of others."""
+    return build_timm_with_settings(name, image_size, several_sizes)[0]
 
 
-def build_timm_with_settings(name: str, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
+def build_timm_with_settings(
+    name: str, image_size: int, several_sizes: bool = False
+) -> tuple[nn.Module, dict[str, Any]]:
     """A timm network without classifier and pooling, and the other arguments it accepted."""
     import timm
 
     # Transformers need the size, and would rename their norm for average pooling.
     size: dict[str, Any] = {"img_size": image_size}
-    for extra in ({**size, "fc_norm": False}, size):
+    fixed = ({**size, "fc_norm": False}, size)
+    any_size = [{**settings, "dynamic_img_size": True} for settings in fixed]
+    for extra in (*any_size, *fixed) if several_sizes else fixed:
         with suppress(TypeError):  # other networks have no such arguments
             return timm.create_model(name, num_classes=0, global_pool="", **extra), extra
     return timm.create_model(name, num_classes=0, global_pool=""), {}
@@ -117,10 +121,20 @@ class ResNetBackbone(Backbone):
         self.channels = max(norm.num_features for norm in last if isinstance(norm, nn.BatchNorm2d))
 
     def forward(self, images: Tensor) -> Tensor:
+        return grid_tokens(self.stages(images)[-1])
+
+    def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The feature maps C3, C4 and C5 (B, C, H, W): outputs of the last three stages."""
         net = self.net
         x = net.maxpool(net.relu(net.bn1(net.conv1(images))))
-        x = net.layer4(net.layer3(net.layer2(net.layer1(x))))
-        return grid_tokens(x)
+        c3 = net.layer2(net.layer1(x))
+        c4 = net.layer3(c3)
+        return c3, c4, net.layer4(c4)
+
+    @property
+    def stage_channels(self) -> tuple[int, int, int]:
+        """The channels of C3, C4 and C5."""
+        return self.channels // 4, self.channels // 2, self.channels
 
 
 class TimmBackbone(Backbone):

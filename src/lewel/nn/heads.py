@@ -1,5 +1,6 @@
 """Heads from backbone features to embeddings: the global head and the paper's coupled head."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lewel.nn.backbone import Backbone
-from lewel.nn.mlp import MLP
+from lewel.nn.mlp import MLP, DeepMLP
 from lewel.ops.maps import softmax_maps
 from lewel.ops.ranks import gather
 
@@ -18,21 +19,25 @@ class Embeddings(NamedTuple):
     """The output of a head for one view."""
 
     pooled: Tensor  # (B, D) the global embedding z
-    aligned: Tensor | None = None  # (B, D/h, c) the aligned embeddings z_k
+    aligned: Tensor | None = None  # (B, K, c) embeddings of maps or of locations, z_k
     maps: Tensor | None = None  # (B, D, N) the alignment maps W
+    features: tuple[Tensor, ...] = ()  # (B, ...) features that a loss needs
 
     def gathered(self, order: Tensor) -> "Embeddings":
         """The rows `order` of the embeddings of all ranks, without the maps."""
         aligned = None if self.aligned is None else gather(self.aligned)[order]
-        return Embeddings(gather(self.pooled)[order], aligned)
+        features = tuple(gather(one)[order] for one in self.features)
+        return Embeddings(gather(self.pooled)[order], aligned, None, features)
 
     def chunk(self, parts: int) -> list["Embeddings"]:
         """Split a batch of several views into views."""
-        pooled = self.pooled.chunk(parts)
-        if self.aligned is None or self.maps is None:
-            return [Embeddings(z) for z in pooled]
-        aligned, maps = self.aligned.chunk(parts), self.maps.chunk(parts)
-        return [Embeddings(*view) for view in zip(pooled, aligned, maps, strict=True)]
+
+        def split(rows: Tensor | None) -> Sequence[Tensor | None]:
+            return [None] * parts if rows is None else rows.chunk(parts)
+
+        pooled, aligned, maps = self.pooled.chunk(parts), split(self.aligned), split(self.maps)
+        features = [tuple(one.chunk(parts)[part] for one in self.features) for part in range(parts)]
+        return [Embeddings(*view) for view in zip(pooled, aligned, maps, features, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,10 @@ class HeadSpec:
     def mlp(self, inputs: int, outputs: int) -> MLP:
         """A projector or predictor of these hidden units and norm."""
         return MLP(inputs, self.hidden, outputs, self.norm == "batch")
+
+    def projector(self, inputs: int, outputs: int) -> MLP | DeepMLP:
+        """A projector; of two layers but where a method's own HeadSpec makes another."""
+        return self.mlp(inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -66,12 +75,22 @@ class AlignedHeadSpec(HeadSpec):
 class GlobalHead(nn.Module):
     """Global average pooling and one projector g: features (B, N, C) -> z (B, D)."""
 
+    project: nn.Module
+
     def __init__(self, channels: int, spec: HeadSpec) -> None:
         super().__init__()
-        self.project = spec.mlp(channels, spec.dim)
+        self.project = spec.projector(channels, spec.dim)
 
     def forward(self, features: Tensor) -> Embeddings:
         return Embeddings(self.project(features.mean(1)))
+
+
+class LinearHead(GlobalHead):
+    """Global average pooling and one linear layer: features (B, N, C) -> z (B, D)."""
+
+    def __init__(self, channels: int, dim: int) -> None:
+        nn.Module.__init__(self)
+        self.project = nn.Linear(channels, dim)
 
 
 class CoupledHead(nn.Module):
@@ -88,11 +107,11 @@ class CoupledHead(nn.Module):
                     f"{name} has {value} channels, not a multiple of h = {spec.groups}"
                 )
         self.spec = spec
-        self.project = spec.mlp(channels, spec.dim)
+        self.project = spec.projector(channels, spec.dim)
         if spec.map_temperature == "learned" and spec.maps in ("coupled", "separate"):
             self.log_temperature = nn.Parameter(torch.zeros(()))
         if spec.aligned_projector == "own":
-            self.project_aligned = spec.mlp(channels, spec.aligned_dim)
+            self.project_aligned = spec.projector(channels, spec.aligned_dim)
 
     def forward(self, features: Tensor) -> Embeddings:
         """Features (B, N, C) -> z (B, D), z_k (B, D/h, c), W (B, D, N)."""

@@ -1,4 +1,4 @@
-"""The two-layer perceptron that the paper uses for every projector and predictor."""
+"""Projectors and predictors: the paper's two-layer perceptron, and one of three layers."""
 
 import torch
 import torch.nn.functional as F
@@ -142,5 +142,45 @@ class MLP(nn.Module):
             return
         assert norm.momentum is not None and norm.num_batches_tracked is not None
         norm.num_batches_tracked += 1
-        norm.running_mean.lerp_(mean, norm.momentum)
-        norm.running_var.lerp_(variance * (rows / (rows - 1)), norm.momentum)
+        # By `data`: torch's own batch norm may have saved them for a backward that ignores them.
+        norm.running_mean.data.lerp_(mean, norm.momentum)
+        norm.running_var.data.lerp_(variance * (rows / (rows - 1)), norm.momentum)
+
+
+class DeepMLP(nn.Module):
+    """Three linear layers on tokens (..., inputs) -> (..., outputs), the projector of some methods.
+
+    Batch norm and ReLU follow the first two; with `last_norm` a batch norm without weights follows
+    the last. `norm` switches all of them off. Statistics are over all leading dimensions together.
+    """
+
+    def __init__(
+        self, inputs: int, hidden: int, outputs: int, norm: bool = True, last_norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, hidden)
+        self.norm = nn.BatchNorm1d(hidden) if norm else nn.Identity()
+        self.second = nn.Linear(hidden, hidden)
+        self.second_norm = nn.BatchNorm1d(hidden) if norm else nn.Identity()
+        self.last = nn.Linear(hidden, outputs)
+        scaled = norm and last_norm
+        self.last_norm = nn.BatchNorm1d(outputs, affine=False) if scaled else nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.finish(self.first(tokens))
+
+    def forward_aggregated(self, features: Tensor, maps: Tensor, groups: int) -> Tensor:
+        """The same as forward(aggregate(features, maps, groups)), in the cheaper order.
+
+        (B, N, C), (B, D, N) -> (B, D/h, outputs).
+        """
+        return self.finish(
+            aggregate_linear(features, maps, self.first.weight, self.first.bias, groups)
+        )
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """All that follows the first linear layer, (..., hidden) -> (..., outputs)."""
+        active = self.norm(hidden.flatten(0, -2)).relu_()
+        active = self.second_norm(self.second(active)).relu_()
+        out: Tensor = self.last_norm(self.last(active))
+        return out.view(*hidden.shape[:-1], -1)

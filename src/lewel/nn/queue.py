@@ -11,14 +11,27 @@ from lewel.ops.ranks import gather, local_chunk
 
 
 @dataclass(frozen=True)
-class ContrastSpec:
-    """Settings of contrastive methods; the defaults are MoCo v2's."""
+class TemperatureSpec:
+    """The only setting of contrastive methods without a queue; the default is SimCLR's."""
 
-    negatives: Literal["queue", "batch"] = "queue"  # batch: a control beyond the paper
+    temperature: float = 0.1
+
+
+@dataclass(frozen=True)
+class QueueSpec:
+    """Settings of contrastive methods with a queue; the defaults are MoCo v2's."""
+
     queue: int = 65_536  # keys
     temperature: float = 0.2  # tau of Eq. 4
     symmetric: bool = False  # each view as the query once
     norm_groups: int = 8  # ShuffleBN
+
+
+@dataclass(frozen=True)
+class ContrastSpec(QueueSpec):
+    """A QueueSpec whose negatives may be the batch's."""
+
+    negatives: Literal["queue", "batch"] = "queue"  # batch: a control beyond the paper
 
 
 class Queue(nn.Module):

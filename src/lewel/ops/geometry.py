@@ -1,8 +1,35 @@
-"""Warping of maps from view to image coordinates, by the recorded crops and flips."""
+"""Points, boxes and maps in coordinates of views and images, by the recorded crops and flips."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def in_image(points: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+    """Points (B, P, 2) of (x, y) in a view, 0 to 1 -> in coordinates of the image, float64.
+
+    Crops (B, 4) of top, left, height, width in these coordinates, flips (B,).
+    """
+    corner, extent = _corner_and_extent(boxes)
+    return corner + _mirrored(points.double(), flips) * extent
+
+
+def in_view(points: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+    """The inverse of `in_image`; points outside of the view are below 0 or above 1."""
+    corner, extent = _corner_and_extent(boxes)
+    return _mirrored((points.double() - corner) / extent, flips)
+
+
+def _corner_and_extent(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """(left, top) and (width, height) of crops, (B, 1, 2) each."""
+    top, left, height, width = boxes.double().unbind(1)
+    return torch.stack([left, top], 1)[:, None], torch.stack([width, height], 1)[:, None]
+
+
+def _mirrored(points: Tensor, flips: Tensor) -> Tensor:
+    """Points (B, P, 2) of views, mirrored where a view is flipped."""
+    across = torch.where(flips[:, None], 1 - points[..., 0], points[..., 0])
+    return torch.stack([across, points[..., 1]], -1)
 
 
 def view_coordinates(boxes: Tensor, flips: Tensor, sizes: Tensor, side: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,7 @@ from torch import Tensor
 
 Item = TypeVar("Item")
 
+MEETING = 0.5  # seconds between two looks for the other ranks
 BEAT = 20.0  # seconds between two signs of life of rank 0, far below any collective's timeout
 
 
@@ -31,6 +32,32 @@ def gather(rows: Tensor) -> Tensor:
     rows = rows.contiguous()
     out = rows.new_empty(ranks() * len(rows), *rows.shape[1:])
     dist.all_gather_into_tensor(out, rows)
+    return out
+
+
+class _Gather(torch.autograd.Function):
+    """`gather`, whose backward sums the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        return gather(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return local_chunk(total)
+
+
+def gather_with_gradient(rows: Tensor) -> Tensor:
+    """`gather` with a gradient, that of the sum of all ranks' losses.
+
+    DDP divides it by the number of ranks. So each rank's loss is the mean over its own rows, or
+    the same loss of all rows on every rank: both give the gradient of a single rank.
+    """
+    if ranks() == 1:
+        return rows
+    out: Tensor = _Gather.apply(rows)
     return out
 
 
@@ -75,6 +102,20 @@ def local_chunk(rows: Tensor) -> Tensor:
     return rows.chunk(ranks())[rank()]
 
 
+def own_part(rows: Tensor) -> Tensor:
+    """This rank's part of rows (n, ...) that all ranks have, where n need not divide by them."""
+    size = -(-len(rows) // ranks())
+    return rows[rank() * size : (rank() + 1) * size]
+
+
+@torch.no_grad()
+def gather_parts(part: Tensor, total: int) -> Tensor:
+    """The rows (n, ...) whose parts `own_part` gave to the ranks."""
+    size = -(-total // ranks())
+    missing = part.new_zeros(size - len(part), *part.shape[1:])
+    return gather(torch.cat([part, missing]))[:total]
+
+
 @torch.no_grad()
 def from_rank_0(tensor: Tensor) -> Tensor:
     """Broadcast a tensor from rank 0."""
@@ -84,13 +125,19 @@ def from_rank_0(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean_over_ranks(tensor: Tensor) -> Tensor:
-    """The mean of a tensor over the ranks."""
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over the ranks, without gradient."""
     if ranks() == 1:
         return tensor
     total = tensor.clone()
     dist.all_reduce(total)
-    return total / ranks()
+    return total
+
+
+@torch.no_grad()
+def mean_over_ranks(tensor: Tensor) -> Tensor:
+    """The mean of a tensor over the ranks."""
+    return tensor if ranks() == 1 else sum_over_ranks(tensor) / ranks()
 
 
 @torch.no_grad()
@@ -110,6 +157,16 @@ def gather_objects(items: list[Item]) -> list[Item]:
     parts: list[list[Item]] = [[] for _ in range(ranks())]
     dist.all_gather_object(parts, items)
     return [item for part in parts for item in part]
+
+
+def meet(where: str) -> None:
+    """Wait until all ranks have come here, for any time: a collective would time out."""
+    if ranks() == 1:
+        return
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"lewel/{where}/{rank()}", "here")
+    while not store.check([f"lewel/{where}/{other}" for other in range(ranks())]):
+        time.sleep(MEETING)
 
 
 def leave() -> None:

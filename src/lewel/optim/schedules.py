@@ -14,18 +14,27 @@ def cosine(start: float, end: float, progress: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def learning_rate(peak: float, progress: float, warmup: float, schedule: RateSchedule) -> float:
+def learning_rate(
+    peak: float,
+    progress: float,
+    warmup: float,
+    schedule: RateSchedule,
+    *,
+    start: float = 0.0,
+    end: float = 0.0,
+) -> float:
     """Linear warm-up to the peak over the first `warmup` fraction, then the schedule.
 
-    `cosine` falls to 0; `steps` falls to a tenth at three and at four fifths of the training.
+    The warm-up begins at `start` times the peak. `cosine` falls to `end` times the peak; `steps`
+    falls to a tenth at three and at four fifths of the training.
     """
     if progress < warmup:
-        return peak * progress / warmup
+        return peak * start + (peak - peak * start) * progress / warmup
     if schedule == "constant":
         return peak
     if schedule == "steps":
         return peak * 0.1 ** sum(progress >= step - 1e-9 for step in STEPS)
-    return cosine(peak, 0.0, (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0)
+    return cosine(peak, peak * end, (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0)
 
 
 def poly(peak: float, progress: float, power: float, lowest: float) -> float:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lewel.train.summary import Series, Summary
 
 Numbers = NDArray[np.float64]
 
@@ -70,21 +71,21 @@ class Chart:
     bottom: float = HEIGHT - BOTTOM
 
 
-def envelope(x: Numbers, y: Numbers, low: float, high: float, bins: int = BINS) -> Numbers:
-    """Points (N,) in at most `bins` columns: x, lowest, mean, highest of each, (M, 4)."""
+def envelope(points: Numbers, low: float, high: float, bins: int = BINS) -> Numbers:
+    """Rows of x, lowest, mean and highest, (N, 4), in at most `bins` columns, (M, 4)."""
     width = (high - low) / bins or 1.0
-    column = np.clip(((x - low) / width).astype(np.int64), 0, bins - 1)
+    column = np.clip(((points[:, 0] - low) / width).astype(np.int64), 0, bins - 1)
     order = np.argsort(column, kind="stable")
-    x, y, column = x[order], y[order], column[order]
-    first = np.flatnonzero(np.diff(column, prepend=-1))
+    x, lowest, mean, highest = points[order].T
+    first = np.flatnonzero(np.diff(column[order], prepend=-1))
     if not len(first):
         return np.empty((0, 4))
     counts = np.diff(first, append=len(x))
     rows = (
         np.add.reduceat(x, first) / counts,
-        np.minimum.reduceat(y, first),
-        np.add.reduceat(y, first) / counts,
-        np.maximum.reduceat(y, first),
+        np.minimum.reduceat(lowest, first),
+        np.add.reduceat(mean, first) / counts,
+        np.maximum.reduceat(highest, first),
     )
     return np.stack(rows, axis=1)
 
@@ -102,53 +103,43 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 def charts(
     names: Sequence[str],
-    metrics: Sequence[list[dict[str, Any]]],
+    metrics: Sequence[Summary],
     reference: Mapping[str, Numbers] | None = None,
 ) -> list[Chart]:
     """A chart for every metric of any run, with a curve for each run and for the reference."""
-    found = dict.fromkeys(key for lines in metrics for line in lines for key in line)
+    found = dict.fromkeys(key for one in metrics for key in one.series)
     keys = [key for key in KNOWN if key in found]
-    keys += [key for key in found if key not in KNOWN and key not in ("step", "epoch")]
+    keys += [key for key in found if key not in KNOWN]
     drawn = []
     for key in keys:
-        points = [series(lines, key) for lines in metrics]
-        if any(np.isfinite(y).any() for _, y in points):
-            drawn.append(chart(key, names, points, (reference or {}).get(key)))
+        series = [one.series.get(key, Series()) for one in metrics]
+        if any(one.first is not None for one in series):
+            drawn.append(chart(key, names, series, (reference or {}).get(key)))
     return drawn
-
-
-def series(lines: list[dict[str, Any]], key: str) -> tuple[Numbers, Numbers]:
-    """Epochs and values of one metric, each (N,)."""
-    pairs = [
-        (line["epoch"], line[key])
-        for line in lines
-        if isinstance(line.get(key), int | float) and isinstance(line.get("epoch"), int | float)
-    ]
-    both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
 
 
 def chart(
     key: str,
     names: Sequence[str],
-    points: list[tuple[Numbers, Numbers]],
+    series: list[Series],
     reference: Numbers | None = None,
 ) -> Chart:
     """One metric of all runs in one chart, before the reference's epoch, mean and range (N, 4)."""
     title, about, form = KNOWN.get(key, (key.replace("_", " ").capitalize(), "", PLAIN))
-    finite = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in points]
+    points = [one.points() for one in series]
+    ends = [point.epoch for one in series for point in (one.first, one.last) if point]
     behind = np.empty((0, 4)) if reference is None else reference
-    all_x = np.concatenate([behind[:, 0], *(x for x, _ in finite)])
-    all_y = np.concatenate([behind[:, 1:].ravel(), *(y for _, y in finite)])
+    all_x = np.concatenate([behind[:, 0], ends, *(rows[:, 0] for rows in points)])
+    all_y = np.concatenate([behind[:, 1:].ravel(), *(rows[:, 1:].ravel() for rows in points)])
     low, high = padded(float(all_y.min()), float(all_y.max()))
     axes = Axes(min(0.0, float(all_x.min())), float(all_x.max()) or 1.0, low, high)
     return Chart(
         title=title,
         about=about,
         curves=tuple(
-            curve(index, names[index], x, y, axes, form, len(points[index][1]) - len(y))
-            for index, (x, y) in enumerate(finite)
-            if len(x)
+            curve(index, names[index], one, points[index], axes, form)
+            for index, one in enumerate(series)
+            if one.first is not None
         ),
         reference=reference_paths(behind, axes),
         across=tuple((axes.x(x), f"{x:.6g}") for x in ticks(axes.start, axes.end)),
@@ -174,15 +165,15 @@ class Axes:
         return round(HEIGHT - BOTTOM - fraction * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def curve(
-    run: int, name: str, x: Numbers, y: Numbers, axes: Axes, form: Format, missing: int
-) -> Curve:
-    """The curve of one run's values (N,) at epochs (N,)."""
-    rows = envelope(x, y, axes.start, axes.end)
+def curve(run: int, name: str, series: Series, points: Numbers, axes: Axes, form: Format) -> Curve:
+    """The curve of one run's values, of which there is at least one, through points (N, 4)."""
+    assert series.first is not None and series.last is not None
+    rows = envelope(points, axes.start, axes.end)
     lower, means, upper = (
         [(axes.x(row[0]), axes.y(row[column])) for row in rows] for column in (1, 2, 3)
     )
-    first, last, lowest, highest = (form(float(v)) for v in (y[0], y[-1], y.min(), y.max()))
+    ends = (series.first.value, series.last.value, points[:, 1].min(), points[:, 3].max())
+    first, last, lowest, highest = (form(float(value)) for value in ends)
     return Curve(
         run=run,
         name=name,
@@ -190,9 +181,10 @@ def curve(
         band=path([*upper, *reversed(lower)]) + "Z" if upper != lower else "",
         dots=tuple(means) if len(means) <= DOTTED else (),
         last=last,
-        summary=f"{name}: {first} at epoch {x[0]:.4g}, {last} at epoch {x[-1]:.4g}; "
+        summary=f"{name}: {first} at epoch {series.first.epoch:.4g}, {last} at epoch "
+        f"{series.last.epoch:.4g}; "
         f"lowest {lowest}, highest {highest}",
-        missing=missing,
+        missing=series.missing,
     )
 
 

@@ -21,6 +21,7 @@ class GalleryImage:
 
     name: str
     views: tuple[GalleryView, ...]
+    linked: NDArray[np.uint8] | None = None  # both views with regions that belong together
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,4 @@ class Gallery:
     note: str | None  # e.g. that the run's method has no maps of its own
     images: tuple[GalleryImage, ...]
     caption: str = ""  # size and order of the images
+    link_note: str | None = None  # what the linked regions are

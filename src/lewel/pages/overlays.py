@@ -18,6 +18,7 @@ HEAT = np.array(
 COVER = 0.65  # opacity of the heat map over the grey image
 TILE, GAP, LINE, EDGE = 128, 4, 15, 14
 PICTURE_ALT = "Alignment maps: rows are an image and its two views, columns are maps"
+LINKED = "views 1 and 2, linked by colour"
 PAPER, INK, PALE = (255, 255, 255), (30, 30, 30), (110, 110, 110)
 
 
@@ -72,10 +73,11 @@ def grid(gallery: Gallery) -> Image.Image:
     words = f"Maps selected: {gallery.rule}. Colours from the lowest to the highest value of each "
     words += f"map, printed below it in thousandths. {gallery.caption}"
     head = _wrapped(words, width - 2 * EDGE, text)
-    if gallery.note:
-        head += _wrapped(gallery.note, width - 2 * EDGE, text)
+    for note in (gallery.note, gallery.link_note):
+        head += _wrapped(note, width - 2 * EDGE, text) if note else []
     top = EDGE + LINE * len(head) + LINE + GAP
-    block = [LINE + GAP + row * len(seen.views) for seen in gallery.images]
+    rows = [len(seen.views) + (seen.linked is not None) for seen in gallery.images]
+    block = [LINE + GAP + row * many for many in rows]
     page = Image.new("RGB", (width, top + sum(block) + EDGE), PAPER)
     draw = ImageDraw.Draw(page)
     for number, line in enumerate(head):
@@ -87,6 +89,11 @@ def grid(gallery: Gallery) -> Image.Image:
         draw.text((EDGE, top + GAP), _shortened(seen.name, width - 2 * EDGE, text), INK, text)
         for number, view in enumerate(seen.views):
             _draw_row(page, draw, view, top + LINE + GAP + row * number, text)
+        if seen.linked is not None:
+            both = Image.fromarray(seen.linked).resize((2 * TILE + GAP, TILE))
+            start = top + LINE + GAP + row * len(seen.views)
+            page.paste(both, (EDGE, start))
+            draw.text((EDGE + TILE, start + TILE + 1), LINKED, PALE, text, anchor="ma")
         top += height
     return page
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lewel.train.summary import Summary
 
 Numbers = NDArray[np.float64]
 
@@ -30,14 +31,14 @@ class Reference:
     compared: frozenset[str] = frozenset(NAMES)  # the others are only drawn
 
 
-def departures(reference: Reference, lines: list[dict[str, Any]]) -> list[str]:
+def departures(reference: Reference, metrics: Summary) -> list[str]:
     """A sentence for each metric whose latest comparable value lies outside the reference."""
     found = []
     for key, rows in reference.curves.items():
         if key not in reference.compared:
             continue
         width = reference.width if key != "knn" else 0.0
-        values = means_at(lines, key, rows[:, 0], width)
+        values = means_at(metrics, key, rows[:, 0], width)
         known = np.flatnonzero(np.isfinite(values))
         if not len(known):
             continue
@@ -52,15 +53,10 @@ def departures(reference: Reference, lines: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def means_at(lines: list[dict[str, Any]], key: str, epochs: Numbers, width: float) -> Numbers:
+def means_at(metrics: Summary, key: str, epochs: Numbers, width: float) -> Numbers:
     """The mean of a metric over `width` epochs around each epoch; NaN where it is not complete."""
-    pairs = [
-        (line["epoch"], line[key])
-        for line in lines
-        if isinstance(line.get(key), int | float) and isinstance(line.get("epoch"), int | float)
-    ]
-    x, y = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    last = max((line["epoch"] for line in lines if "epoch" in line), default=0.0)
+    x, _, y, _ = metrics.points(key).T
+    last = metrics.epoch or 0.0
     out = np.full(len(epochs), np.nan)
     for index, epoch in enumerate(epochs):
         # A metric that is written at every step, or one that is written at the ends of epochs.

@@ -25,6 +25,17 @@ class Cell:
         return f"{ours}{gain}" + ("" if self.paper is None else f" [paper {self.paper:g}]")
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A cell that is no mean over seeds."""
+
+    content: str
+    ours: None = None
+
+    def text(self) -> str:
+        return self.content
+
+
 def with_margin(one: Estimate, sign: str = "") -> str:
     """A mean and half the width of its interval."""
     margin = "" if one.margin is None else f" ± {one.margin:.1f}"
@@ -39,7 +50,7 @@ class TableRow:
     control: bool
     x: float | None
     baseline: str | None
-    cells: list[Cell]
+    cells: list[Cell | Fact]
 
     @property
     def label(self) -> str:
@@ -126,7 +137,9 @@ def curve_png(shown: Shown) -> bytes | None:
     return buffer.getvalue()
 
 
-def write_pages(tables: list[Shown], scale: str, folder: Path) -> list[Path]:
+def write_pages(
+    tables: list[Shown], scale: str, folder: Path, title: str = "Reproduction"
+) -> list[Path]:
     """A Markdown file for each table, and index.html with all of them."""
     written, sections = [], []
     for shown in tables:
@@ -144,7 +157,7 @@ def write_pages(tables: list[Shown], scale: str, folder: Path) -> list[Path]:
         sections.append((shown, uris))
     page = render(
         "reproduction.html",
-        title="Reproduction",
+        title=title,
         refresh=None,
         scale=scale,
         sections=sections,

@@ -1,11 +1,11 @@
 """The data of one run for a report."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from lewel.pages.gallery import Gallery
 from lewel.pages.neighbours import Neighbours
 from lewel.pages.reference import Reference
+from lewel.train.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunData:
     highlights: dict[str, str] = field(default_factory=dict)  # the main metrics
     facts: dict[str, str] = field(default_factory=dict)  # method, backbone, data and so on
     settings: dict[str, str] = field(default_factory=dict)  # all, by dotted key
-    metrics: list[dict[str, Any]] = field(default_factory=list)  # a line for each step
+    metrics: Summary = field(default_factory=Summary)  # of metrics.jsonl
     results: tuple[Result, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     corrupt_images: tuple[tuple[str, str], ...] = ()  # image and reason

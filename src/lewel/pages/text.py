@@ -5,6 +5,7 @@ from typing import Any
 
 from lewel.errors import UserError
 from lewel.methods.registry import find_method
+from lewel.train.summary import Summary
 
 PACE = "Images per second"
 
@@ -26,10 +27,10 @@ def headline(config: dict[str, Any], card: dict[str, Any]) -> str:
     return f"{method} trained {config.get('backbone')} on {data}"
 
 
-def progress(config: dict[str, Any], lines: list[dict[str, Any]], age: float | None) -> str:
+def progress(config: dict[str, Any], metrics: Summary, age: float | None) -> str:
     """The progress of a run; `age` is the seconds since its last step was written."""
-    epochs, epoch = config.get("epochs"), lines[-1].get("epoch") if lines else None
-    if not isinstance(epochs, int | float) or not isinstance(epoch, int | float):
+    epochs, epoch = config.get("epochs"), metrics.epoch
+    if not isinstance(epochs, int | float) or epoch is None:
         return "starting" if config else ""
     if epoch >= epochs - 1e-3:
         return "finished"
@@ -46,35 +47,29 @@ def age_text(age: float | None) -> str:
     return "just now"
 
 
-def highlights(lines: list[dict[str, Any]]) -> dict[str, str]:
+def highlights(metrics: Summary) -> dict[str, str]:
     """The main metrics of a run."""
-
-    def values(key: str) -> list[float]:
-        return [line[key] for line in lines if isinstance(line.get(key), int | float)]
-
-    found, knn, loss, pace = {}, values("knn"), values("loss"), values("images_per_s")
-    if knn:
-        found["k-NN accuracy"] = f"{knn[0]:.1%} → {knn[-1]:.1%}" if knn[1:] else f"{knn[0]:.1%}"
-    if loss:
-        recent = loss[-50:]  # the loss of one batch is noisy
-        found["Loss, last steps"] = f"{sum(recent) / len(recent):.3g}"
-    if std := values("embedding_std"):
+    found = {}
+    before, knn = metrics.first("knn"), metrics.last("knn")
+    if before is not None and knn is not None:
+        several = metrics.series["knn"].count > 1
+        found["k-NN accuracy"] = f"{before:.1%} → {knn:.1%}" if several else f"{knn:.1%}"
+    if loss := metrics.recent("loss"):  # the loss of one batch is noisy
+        found["Loss, last steps"] = f"{sum(loss) / len(loss):.3g}"
+    if std := metrics.recent("embedding_std"):
         found["Embedding std"] = f"{std[-1]:.2f}"
-    if pace:
-        found[PACE] = f"{sorted(pace)[len(pace) // 2]:,.0f}"
-    if wait := values("data_wait"):
-        found["Data wait"] = f"{sum(wait) / len(wait):.0%}"
+    if len(pace := metrics.points("images_per_s")):
+        found[PACE] = f"{sorted(pace[:, 2])[len(pace) // 2]:,.0f}"
+    if len(wait := metrics.points("data_wait")):
+        found["Data wait"] = f"{wait[:, 2].mean():.0%}"
     return found
 
 
-def facts(
-    config: dict[str, Any], card: dict[str, Any], lines: list[dict[str, Any]]
-) -> dict[str, str]:
+def facts(config: dict[str, Any], card: dict[str, Any], metrics: Summary) -> dict[str, str]:
     """Method, backbone, data and length of the training."""
     if not config:
         return {}
     size, images = config.get("image_size"), card.get("images")
-    steps = max((line["step"] for line in lines if isinstance(line.get("step"), int)), default=0)
     values = {
         "Method": title_of(config.get("method")),
         "Backbone": f"{config.get('backbone')}, stem {config.get('stem')}, "
@@ -82,7 +77,7 @@ def facts(
         "Data": str(config.get("data")),
         "Images": "" if not isinstance(images, int) else f"{images:,} of {size} by {size} px",
         "Epochs": as_text(config.get("epochs")),
-        "Steps": f"{steps:,} of {config.get('batch_size')} images",
+        "Steps": f"{max(metrics.step, 0):,} of {config.get('batch_size')} images",
         "Precision": f"{config.get('precision')}",
         "Seed": as_text(config.get("seed")),
     }

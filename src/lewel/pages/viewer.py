@@ -39,6 +39,7 @@ class ShownImage:
 
     name: str
     views: tuple[ShownView, ...]
+    linked: str | None  # a picture of both views, as a URI
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class ShownGallery:
     rule: str
     note: str | None
     caption: str
+    link_note: str | None
     chosen: tuple[int, ...]
     images: tuple[ShownImage, ...]
     left: int  # images left out to limit the size
@@ -71,6 +73,7 @@ def shown_gallery(
         rule=gallery.rule,
         note=gallery.note,
         caption=gallery.caption,
+        link_note=gallery.link_note,
         chosen=gallery.chosen,
         images=tuple(images),
         left=len(gallery.images) - len(images),
@@ -102,7 +105,8 @@ def shown_image(
                 "spans": words,
             }
         )
-    return ShownImage(image.name, tuple(views)), data
+    linked = None if image.linked is None else data_uri(Image.fromarray(image.linked), quality)
+    return ShownImage(image.name, tuple(views), linked), data
 
 
 def stills_of(

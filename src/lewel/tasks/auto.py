@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 
 from lewel.config.auto import Choices, Facts, choose, with_speed
-from lewel.config.build import build_dataset, build_method, build_optimizer
+from lewel.config.build import build_dataset, build_method, build_optimizer, crop_sizes
 from lewel.config.configure import configure
-from lewel.config.pretrain import PretrainConfig
+from lewel.config.pretrain import PretrainConfig, resolve
+from lewel.config.settings import storage_of
+from lewel.data.sources.file_list import Lists
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, Source
@@ -28,6 +31,7 @@ from lewel.train.run import optimizer_slots
 SAMPLE = 64  # images whose size is looked at
 TRIAL = 24  # images that a trial reads
 CHOSEN = ("lewel_b", "lewel_m")  # methods that a run without --method may have
+STORAGE = ("storage_timeout", "cache", "cache_size")  # settings that opening data needs
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -48,6 +52,11 @@ def settings(
 ) -> Automatic:
     """The settings of a run: a recipe's, or those that fit images and machine."""
     seconds = None if budget is None else parse_budget(budget)
+    if budget is not None and "epochs" in given:
+        raise UserError(
+            f"--budget {budget} chooses epochs, and --epochs {given['epochs']} is given: leave out "
+            "one."
+        )
     if recipe is None:
         return configure_automatically(data, given, out, seconds)
     if budget is not None:
@@ -72,7 +81,14 @@ def configure_automatically(
     """Settings for these images on this machine; those of the run folder if it has been begun."""
     if data is None:
         return Automatic(configure(data, "paper", given), None)  # says what is missing
-    opened = open_data(data, image_size=32, limit=given.get("limit"), classes=given.get("classes"))
+    opened = open_data(
+        data,
+        image_size=32,
+        limit=given.get("limit"),
+        classes=given.get("classes"),
+        lists=Lists.beside(out),
+        storage=storage_of(resolve({}, {key: given[key] for key in STORAGE if key in given})),
+    )
     begun = begun_run(out, opened.unlabelled.name, given.get("method"))
     if begun is not None:
         return Automatic(configure(data, str(begun / "config.yaml"), given), None)
@@ -101,7 +117,7 @@ def micro_batches(config: PretrainConfig, facts: Facts) -> int:
     share, half = config.batch_size // facts.ranks, config.precision.endswith("mixed")
     slots = optimizer_slots(build_optimizer(method, config))
     available = int(USABLE * facts.memory)
-    fits = largest_batch(method, slots, config.image_size, available, share, half)
+    fits = largest_batch(method, slots, crop_sizes(config), available, share, half)
     groups = norm_groups(method)
     whole = [n for n in range(1, share // 2 + 1) if share % (n * groups) == 0]
     return next((n for n in whole if share // n <= fits), whole[-1] if whole else 1)
@@ -150,20 +166,26 @@ def shorter_side(source: Source) -> int:
     return int(median(sides))
 
 
-def images_per_second(config: PretrainConfig, opened: Data, facts: Facts) -> float:
+def images_per_second(
+    config: PretrainConfig,
+    opened: Data,
+    facts: Facts,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
     """Measured: a training step, and reading and augmenting, which share the cores of a CPU."""
     method = build_method(config, facts.images)
     device = torch.device(facts.device)
     batch = config.batch_size // facts.ranks
     half = config.precision.endswith("mixed")
     layout = bool(config.channels_last)
-    step = estimate_seconds(method, config.image_size, layout, device, batch, half, at_most=batch)
+    sizes = crop_sizes(config)
+    step = estimate_seconds(method, sizes, layout, device, batch, half, batch, clock)
     training = step / batch
     dataset = build_dataset(config, opened.unlabelled)
     many = min(TRIAL, facts.images)
     dataset.__getitems__([(0, 0)])
-    begun = time.monotonic()
+    begun = clock()
     dataset.__getitems__([(0, index) for index in range(many)])
-    reading = (time.monotonic() - begun) / many / facts.cores
+    reading = (clock() - begun) / many / facts.cores
     seconds = training + reading if facts.device == "cpu" else max(training, reading)
     return facts.ranks / seconds

@@ -15,6 +15,7 @@ from lewel.data.views.loader import Batch, Order, TwoViews
 from lewel.errors import UserError
 from lewel.evaluate.features import layout_of
 from lewel.evaluate.scores import accuracy
+from lewel.nn.views import Views
 from lewel.ops.ranks import on_rank_0, rank
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
@@ -46,12 +47,12 @@ def train_classifier(run: EvaluationRun, source: Source, *, frozen: bool) -> Cla
     assert source.classes is not None
     model = Classifier(run.extractor.backbone, len(source.classes), frozen=frozen)  # type: ignore[arg-type]
     plan = make_plan(run, config, source)
-    labels = torch.from_numpy(source.labels)
+    labels = torch.tensor(source.labels)
     recipe = ViewRecipe(
         crop_scale=config.crop_scale, jitter_probability=0.0, grey=0.0, blur=0.0, solarise=0.0
     )
 
-    def inputs(batch: Batch) -> tuple[list[Tensor], Tensor]:
+    def inputs(batch: Batch) -> tuple[Views, Tensor]:
         mine = labels[batch.indices].to(device, non_blocking=True)
         return ready_views(batch, plan, device), mine
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lewel.config.build import build_method, build_optimizer
+from lewel.config.build import build_method, build_optimizer, crop_sizes
 from lewel.config.pretrain import PretrainConfig, resolve
 from lewel.data.sources.open import open_data
 from lewel.data.sources.scenes import Scenes
@@ -20,6 +20,7 @@ from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import TwoViews
 from lewel.errors import RunError, UserError
 from lewel.methods.base import Method
+from lewel.nn.views import whole_views
 from lewel.ops.randomness import generator
 from lewel.tasks.doctor_facts import Facts
 from lewel.train.checkpoint import Checkpoints
@@ -181,8 +182,9 @@ class Trial:
                 self.method.to(memory_format=torch.channels_last)
             self.method.to(device)
             self.optimizer = build_optimizer(self.method, self.config)
-        side = self.config.image_size
-        views = [torch.randn(images, 3, side, side, device=device) for _ in range(2)]
+        views = whole_views(
+            [torch.randn(images, 3, size, size, device=device) for size in crop_sizes(self.config)]
+        )
         begun = now(device)
         out = self.method(views)
         out.loss.backward()

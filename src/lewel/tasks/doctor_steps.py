@@ -20,6 +20,7 @@ from lewel.methods.registry import method_names
 from lewel.nn.backbone import MEAN, STD
 from lewel.train.devices import Placement, open_fabric
 from lewel.train.loop import step_unless_infinite
+from lewel.train.run import views_of
 
 SMALL: dict[str, Any] = {  # every part of a network, and quick on a CPU
     "data": "scenes",
@@ -58,7 +59,8 @@ def one_step(method: str, arithmetic: str, accelerator: str) -> dict[str, Any]:
     fabric = open_fabric(Placement(1, 1, "lewel"), accelerator, precision, False)
     batch = first_batch(config)
     dtype = torch.float64 if arithmetic == "float64" else torch.float32
-    views = [view.to(fabric.device, dtype) for view in made_on(torch.device("cpu"), batch)]
+    crops = [crop.to(fabric.device, dtype) for crop in made_on(torch.device("cpu"), batch)]
+    views = views_of(batch, crops, int(config.limit or 0))
     network = build_method(config, int(config.limit or 0)).to(fabric.device, dtype).train()
     before = flat(network)
     optimizer = build_optimizer(network, config)
@@ -77,7 +79,7 @@ def one_step(method: str, arithmetic: str, accelerator: str) -> dict[str, Any]:
     return {
         "loss": out.loss.item(),
         "update": flat(network) - before,
-        "views": torch.cat(made_on(fabric.device, batch)).cpu(),
+        "views": torch.cat([crop.flatten() for crop in made_on(fabric.device, batch)]).cpu(),
     }
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lewel.config.build import build_fabric, build_optimizer, peak_rate
+from lewel.config.build import build_fabric, build_optimizer, crop_sizes, peak_rate
 from lewel.config.pretrain import PretrainConfig
 from lewel.nn.backbone import exports_of
 from lewel.tasks.pretrain import Parts, memory_explained, open_configured
@@ -17,14 +17,14 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     """Images, steps, parameters, memory and time of a run."""
     place = placement(config.devices, config.nodes)
     fabric = build_fabric(config, place)
-    parts = Parts(config, open_configured(config), place, fabric, None)
+    parts = Parts(config, open_configured(config, None), place, fabric, None)
     method, plan, device = parts.method, parts.plan, parts.fabric.device
     micro = config.batch_size // place.ranks // config.accumulate
     slots = optimizer_slots(build_optimizer(method, config))
-    memory = estimate_memory(method, slots, config.image_size, micro, plan.half)
+    memory = estimate_memory(method, slots, crop_sizes(config), micro, plan.half)
     seconds = config.accumulate * estimate_seconds(
         method,
-        config.image_size,
+        crop_sizes(config),
         plan.channels_last,
         device,
         micro,

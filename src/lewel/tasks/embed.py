@@ -1,16 +1,21 @@
 """`lewel embed`: features of every image of a data set, written to a file for other tools."""
 
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 
 from lewel.config.commands import EmbedConfig
-from lewel.data.sources.open import open_data
+from lewel.config.settings import storage_of
+from lewel.data.sources.file_list import Lists
+from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import Source, digest
+from lewel.data.workers import workers_explained
 from lewel.errors import RunError, UserError
 from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import fingerprint
@@ -22,7 +27,6 @@ from lewel.tasks.outcome import Embedded
 from lewel.train.devices import default_workers, open_fabric, placement
 
 PART = 4096  # images of a part; a resume starts after the last complete part
-KINDS = (".parquet", ".npz")
 CLAIM = "question"  # version 0.1's name: parts that it wrote are used
 
 
@@ -33,12 +37,13 @@ def embed(
     out: Path | None = None,
     console: Console | None = None,
 ) -> Embedded:
-    """Write path, label and embedding of each image to a .parquet or .npz file.
+    """Write path, split, label and embedding of each image to a .parquet or .npz file.
 
     Parts are kept beside the file until it is complete: the same call resumes after a kill.
+    Memory does not grow with the number of images.
     """
     out = out or (Path(what) if Path(what).is_dir() else Path()) / "features.npz"
-    if out.suffix not in KINDS:
+    if out.suffix not in JOIN:
         raise UserError(f"--out {out} ends in {out.suffix!r}: expected .parquet or .npz.")
     if out.suffix == ".parquet":
         _need_pyarrow()
@@ -47,10 +52,8 @@ def embed(
     place = placement(1, 1)
     fabric = open_fabric(place, config.accelerator, "32", False)
     console = console or plain_console()
-    opened = open_data(data, image_size=network.image_size, limit=config.limit)
-    for note in opened.notes:
-        show(console, note)
-    source = opened.unlabelled
+    splits = open_sources(data, network.image_size, config, out, console)
+    total = sum(map(len, splits.values()))
     net = open_backbone(what, network).to(fabric.device)
     workers = (
         default_workers(fabric.device, place.cores) if config.workers is None else config.workers
@@ -65,9 +68,10 @@ def embed(
         workers,
     )
     parts = out.with_name(out.name + ".parts")
-    _claim(parts, f"{_of(what)} {network} {digest(source)}")
-    with Bar(f"features of {len(source):,} images", len(source), console) as bar:
-        for number, indices in enumerate(_cut(len(source))):
+    digests = " ".join(digest(source) for source in splits.values())
+    _claim(parts, f"{_of(what)} {network} {digests}")
+    with workers_explained(), Bar(f"features of {total:,} images", total, console) as bar:
+        for number, (_, source, indices) in enumerate(_cut(splits)):
             file = parts / f"{number:06d}.npy"
             if file.exists():
                 bar.advance(len(indices), cached=True)
@@ -77,11 +81,28 @@ def embed(
             refuse_not_finite(rows, source, indices)
             values = rows.cpu().numpy()
             write_atomically(file, lambda aside, v=values: _save(aside, v))  # type: ignore[misc]
-    write_marked(out, "embed", lambda aside: _join(aside, out.suffix, parts, source))
+    write_marked(out, "embed", lambda aside: JOIN[out.suffix](aside, parts, splits))
     for file in (*parts.glob("*.npy"), parts / CLAIM):
         file.unlink()
     parts.rmdir()
-    return Embedded(len(source), out)
+    return Embedded(total, out, {split: len(source) for split, source in splits.items()})
+
+
+def open_sources(
+    data: str, image_size: int, config: EmbedConfig, out: Path, console: Console
+) -> dict[str, Source]:
+    """All images of the data by split, or a number of those to train on."""
+    notes: list[str] = []
+    lists, storage = Lists.beside(out.parent), storage_of(config)
+    if config.limit is None:
+        splits = open_every_split(data, image_size, notes, lists, storage)
+    else:
+        opened = open_data(
+            data, image_size=image_size, limit=config.limit, lists=lists, storage=storage
+        )
+        splits, notes = {"train": opened.unlabelled}, list(opened.notes)
+    show(console, *notes)
+    return splits
 
 
 def _of(what: str) -> str:
@@ -89,9 +110,11 @@ def _of(what: str) -> str:
     return what if file is None else fingerprint(file)
 
 
-def _cut(total: int) -> Iterator[np.ndarray]:
-    for start in range(0, total, PART):
-        yield np.arange(start, min(start + PART, total))
+def _cut(splits: dict[str, Source]) -> Iterator[tuple[str, Source, np.ndarray]]:
+    """Split, source and indices of each part."""
+    for split, source in splits.items():
+        for start in range(0, len(source), PART):
+            yield split, source, np.arange(start, min(start + PART, len(source)))
 
 
 def _claim(parts: Path, settings: str) -> None:
@@ -120,38 +143,72 @@ def _save(aside: Path, values: np.ndarray) -> None:
         np.save(file, values)
 
 
-def _join(aside: Path, kind: str, parts: Path, source: Source) -> None:
-    """Join all parts into one file, part by part where the format allows it."""
-    files = sorted(parts.glob("*.npy"))
-    paths = [source.describe(index) for index in range(len(source))]
-    labels = source.labels
-    names = None
-    if labels is not None and source.classes is not None:
-        names = [source.classes[label] for label in labels]
-    if kind == ".npz":
-        arrays = {"path": np.array(paths), "embedding": np.concatenate([np.load(f) for f in files])}
-        with aside.open("wb") as file:
-            np.savez(file, **arrays, **({} if names is None else {"label": np.array(names)}))  # type: ignore[arg-type]
-        return
+class Rows(NamedTuple):
+    """The rows of a part."""
+
+    paths: list[str]
+    split: str
+    labels: list[str | None]
+    embeddings: np.ndarray  # (N, C)
+
+
+def _rows(parts: Path, splits: dict[str, Source]) -> Iterator[Rows]:
+    """The parts, one after the other."""
+    for number, (split, source, indices) in enumerate(_cut(splits)):
+        paths = [source.describe(int(index)) for index in indices]
+        labels: list[str | None] = [None] * len(paths)
+        if source.labels is not None and source.classes is not None:
+            labels = [source.classes[label] for label in source.labels[indices]]
+        embeddings = np.load(parts / f"{number:06d}.npy", mmap_mode="r")
+        yield Rows(paths, split, labels, embeddings)
+
+
+def _has_labels(splits: dict[str, Source]) -> bool:
+    return any(source.labels is not None for source in splits.values())
+
+
+def _join_npz(aside: Path, parts: Path, splits: dict[str, Source]) -> None:
+    """Join all parts as numpy's arrays; a column is written at a time, part by part."""
+    columns: dict[str, Callable[[Rows], np.ndarray]] = {
+        "path": lambda rows: np.array(rows.paths),
+        "embedding": lambda rows: rows.embeddings,
+        "split": lambda rows: np.full(len(rows.paths), rows.split),
+    }
+    if _has_labels(splits):
+        columns["label"] = lambda rows: np.array([label or "" for label in rows.labels])
+    with zipfile.ZipFile(aside, "w") as archive:
+        for name, column in columns.items():
+            shapes = [(one.dtype, one.shape) for one in map(column, _rows(parts, splits))]
+            kind = max((dtype for dtype, _ in shapes), key=lambda dtype: dtype.itemsize)
+            shape = (sum(shape[0] for _, shape in shapes), *shapes[0][1][1:])
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = {"descr": kind.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_2_0(file, header)
+                for rows in _rows(parts, splits):
+                    file.write(column(rows).astype(kind).tobytes())
+
+
+def _join_parquet(aside: Path, parts: Path, splits: dict[str, Source]) -> None:
+    """Join all parts as a Parquet file; each is a row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    width = np.load(files[0], mmap_mode="r").shape[1]
-    fields = [("path", pa.string()), ("embedding", pa.list_(pa.float32(), width))]
-    if names is not None:
-        fields.insert(1, ("label", pa.string()))
+    labelled = _has_labels(splits)
+    width = np.load(next(parts.glob("*.npy")), mmap_mode="r").shape[1]
+    fields = [("path", pa.string()), ("split", pa.string())]
+    fields += [("label", pa.string())] if labelled else []
+    fields += [("embedding", pa.list_(pa.float32(), width))]
     schema = pa.schema(fields, {"writer": mark("embed")})
     with pq.ParquetWriter(aside, schema) as writer:
-        start = 0
-        for part in files:
-            rows = np.load(part)
-            end = start + len(rows)
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), width)
-            columns = [pa.array(paths[start:end]), vectors]
-            if names is not None:
-                columns.insert(1, pa.array(names[start:end]))
+        for rows in _rows(parts, splits):
+            columns = [pa.array(rows.paths), pa.array([rows.split] * len(rows.paths))]
+            columns += [pa.array(rows.labels, pa.string())] if labelled else []
+            vectors = pa.array(np.ascontiguousarray(rows.embeddings).ravel())
+            columns += [pa.FixedSizeListArray.from_arrays(vectors, width)]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-            start = end
+
+
+JOIN = {".npz": _join_npz, ".parquet": _join_parquet}
 
 
 def _need_pyarrow() -> None:

@@ -3,9 +3,10 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,26 @@ from rich.console import Console
 from torch import Tensor
 
 from lewel.config.evaluate import DenseConfig, EvaluateConfig, TrainConfig
+from lewel.config.settings import storage_of
 from lewel.data.sources.check import refuse_identical
+from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import (
     Data,
     Source,
     annotation_files,
     digest_of_files,
+    digest_of_times,
     digest_with_labels,
+    image_files,
 )
+from lewel.data.workers import workers_explained
 from lewel.errors import RunError, UserError, state_of
 from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import Results, fingerprint, unchanged_since
+from lewel.evaluate.room import Room
 from lewel.evaluate.statistics import warnings_of
-from lewel.files import refuse_unwritable, user_path
+from lewel.files import refuse_unwritable, refuse_within, user_path
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.ops.ranks import gather_objects, rank, ranks
@@ -48,7 +55,18 @@ from lewel.train.lost_ranks import WatchedRanks
 from lewel.train.resume import refuse_different_ranks
 
 # What changes how a result is computed, and not what it is.
-FREE = {"again", "workers", "accelerator", "devices", "nodes", "rank_timeout", "save_predictions"}
+FREE = {
+    "again",
+    "workers",
+    "accelerator",
+    "devices",
+    "nodes",
+    "rank_timeout",
+    "save_predictions",
+    "storage_timeout",
+    "cache",
+    "cache_size",
+}
 
 # Training and validation set; notes on them are appended to the list.
 Opens = Callable[[EvaluateConfig, Network, list[str]], tuple[Source, Source]]
@@ -64,6 +82,8 @@ def open_labelled(
         limit=config.limit,
         seed=config.seed,
         classes=config.classes,
+        storage=storage_of(config),
+        lists=Lists.beside(None),
     )
     notes += data.notes
     return labelled(data, config.data)
@@ -91,9 +111,8 @@ def labelled(data: Data, name: str) -> tuple[Source, Source]:
             f"The class {few!r} of {name} has {counts.min()} image to train on, expected 2 or "
             "more: add some, raise --limit, or leave it out by --classes."
         )
-    shared = {train.describe(i) for i in range(len(train))} & {
-        val.describe(i) for i in range(len(val))
-    }
+    names = {val.describe(i) for i in range(len(val))}
+    shared = names.intersection(train.describe(i) for i in range(len(train)))
     if shared:
         raise UserError(
             f"{len(shared)} images of {name} are both in the training and the validation set "
@@ -112,8 +131,10 @@ class Evaluator:
         self.what, self.config = what, config.model_copy(update={"precision": precision})
         self.network = find_network(what, config.backbone, config.image_size)
         file = weights_file(what)
-        if out is not None and os.path.lexists(out) and not out.is_dir():
-            raise UserError(f"--out {out} {state_of(out)}: expected a folder for the results.")
+        if out is not None:
+            refuse_within(out, config.data)
+            if os.path.lexists(out) and not out.is_dir():
+                raise UserError(f"--out {out} {state_of(out)}: expected a folder for the results.")
         self.results = Results(out or folder_for(what))
         self.untrained = config.untrained or getattr(config, "scratch", False)
         self.weights = "untrained" if self.untrained else fingerprint(file) if file else what
@@ -134,9 +155,14 @@ class Evaluator:
         known = not (self.untrained or named or config.partial)
         self.added = {
             "network": None if known else f"{name} {stem} {width}{partial}",
+            "image_files": (digest_of_times(self.images()) or "")[:16] or None,
             "mask_files": digest_of_files(self.masks)[:16] if self.masks else None,
             "labelled": fingerprint(labels) if self.labels else None,
         }
+
+    def images(self) -> Iterator[Path]:
+        """The image files that decide the result."""
+        return chain(image_files(self.train), image_files(self.val))
 
     def settings(self) -> dict[str, Any]:
         """What identifies an evaluation: with equal settings the result is the same."""
@@ -159,12 +185,15 @@ class Evaluator:
             result.get("backbone") == self.network.name
             and not self.config.partial
             and (own or not self.untrained)  # another --out may hold another network's
-            and unchanged_since([*self.masks, *self.labels], result)
+            and unchanged_since(chain(self.images(), self.masks, self.labels), result)
         )
 
     def cached(self, task: str) -> dict[str, Any] | None:
         """The result of an identical evaluation, if there is one."""
         found: dict[str, Any] | None = self.results.find(task, self.settings(), self.still_right)
+        if found is not None and weights_file(self.what) is not None and not self.untrained:
+            # An older version may have evaluated weights that are refused now.
+            open_backbone(self.what, self.network, partial=self.config.partial)
         return found
 
     def keep(self, task: str, result: dict[str, Any]) -> None:
@@ -271,7 +300,8 @@ class Task:
         """Compute a result on all ranks; the first one keeps it."""
         begun = time.monotonic()
         try:
-            found = self.work(self.open(fabric, evaluator, place, console))
+            with workers_explained():
+                found = self.work(self.open(fabric, evaluator, place, console))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -312,6 +342,7 @@ class Task:
             min(config.batch_size, 256),
             default_workers(fabric.device, place.cores) if workers is None else workers,
             fabric.autocast,
+            Room(evaluator.results.folder),
         )
         return EvaluationRun(evaluator, fabric, place, extractor, console)
 
@@ -363,4 +394,4 @@ def readable_features(
         )
     refuse_not_finite(rows, source, indices)
     assert source.labels is not None
-    return rows, torch.from_numpy(source.labels).to(rows.device)
+    return rows, torch.tensor(source.labels).to(rows.device)

@@ -173,7 +173,7 @@ def _to_hub(work: Work) -> Exported:
     import timm
 
     path, folder = work.path, work.path.parent
-    known = known_digest(folder)
+    known = known_digest(folder, work.config.overwrite)
     images = work.images()
     expected = work.net(images)
     made = make_card(work.what, work.network, expected.shape[1], work.config.untrained)

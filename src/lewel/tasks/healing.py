@@ -17,7 +17,7 @@ from lewel.errors import UserError
 from lewel.files import set_aside
 from lewel.interop.lookup import read_card
 from lewel.nn.heads import Encoder
-from lewel.train.metrics import read_metrics
+from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
 
 Faults = dict[Path, str]  # of files that are missing, damaged, or of other weights
@@ -147,7 +147,7 @@ def in_words(folder: RunFolder, faults: Faults, step: int) -> str:
         parts.append(f"restored from the checkpoint of step {step}: {', '.join(restored)}")
     if any(fault != "missing" for fault in faults.values()):
         parts.append("the old files are kept as *.damaged")
-    lost = step + 1 - len({line["step"] for line in read_metrics(folder.metrics)})
+    lost = step + 1 - MetricsReader(folder.metrics).update().steps
     if lost > 0:
         parts.append(f"metrics.jsonl lacks {lost:,} lines, which no checkpoint has")
     return "; ".join(parts)

@@ -35,6 +35,7 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
             f"the accuracy is for k = {', '.join(map(str, ks))}.",
         )
     settings = {"temperature": config.temperature, "classes": len(classes)}
+    settings["streamed"] = run.extractor.room is not None and run.extractor.room.elsewhere
 
     def work(beat: Callable[[], None]) -> list[dict[str, Any]]:
         found = knn_best(bank, labels, queries, ks, beat=beat, **settings)  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lewel.config.build import build_dataset, build_method
+from lewel.config.build import build_method, build_two_views
 from lewel.config.commands import MapsConfig
 from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.data.sources.file_list import Lists
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES
 from lewel.data.sources.open import open_data
@@ -18,6 +19,7 @@ from lewel.data.sources.source import Source
 from lewel.data.views.augment import normalise
 from lewel.data.views.loader import TwoViews
 from lewel.errors import UserError, state_of
+from lewel.evaluate.links import link_note, links_of
 from lewel.evaluate.map_selection import (
     RULES,
     Rule,
@@ -26,13 +28,14 @@ from lewel.evaluate.map_selection import (
     most_different,
     most_peaked,
 )
-from lewel.evaluate.maps import map_note, maps_of, readable_size
+from lewel.evaluate.maps import map_note, maps_and_features, readable_size
 from lewel.evaluate.views import MapViews, make_views
 from lewel.files import refuse_foreign, refuse_unwritable, refuse_within, user_path, write_marked
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import MEAN, STD
 from lewel.nn.heads import Encoder
 from lewel.pages.gallery import Gallery, GalleryImage, GalleryView
+from lewel.pages.links import draw_links
 from lewel.pages.overlays import grid, png
 from lewel.pages.page import gallery_page
 from lewel.tasks.outcome import Mapped
@@ -61,13 +64,18 @@ class MapModel:
 
     def maps(self, images: Tensor) -> Tensor:
         """Pictures (B, 3, S, S) of 0 to 1 -> maps (B, K, h, w), on the CPU."""
+        return self.maps_and_features(images)[0]
+
+    def maps_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Pictures (B, 3, S, S) of 0 to 1 -> maps (B, K, h, w), features (B, N, C), on the CPU."""
         parts = torch.split(normalise(images, MEAN, STD), BATCH)
-        maps = torch.cat([maps_of(self.encoder, part.to(self.device)).cpu() for part in parts])
+        found = [maps_and_features(self.encoder, part.to(self.device)) for part in parts]
+        maps, features = (torch.cat([pair[at].cpu() for pair in found]) for at in range(2))
         if not maps.isfinite().all():
             raise UserError(
                 "The maps of this run are not finite: its weights are damaged or too large."
             )
-        return maps
+        return maps, features
 
     def readable(self) -> "MapModel":
         """The same network for images that are large enough for readable maps."""
@@ -76,7 +84,7 @@ class MapModel:
 
     def views(self, source: Source, seed: int) -> TwoViews:
         """A source in the views of the run's recipe, drawn by a seed."""
-        return build_dataset(self.config.model_copy(update={"seed": seed}), source)
+        return build_two_views(self.config.model_copy(update={"seed": seed}), source)
 
 
 def open_map_model(
@@ -137,7 +145,7 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
     model = open_map_model(run, image_size=config.image_size)
     if config.image_size is None:
         model = model.readable()
-    source = _source(images, model.config, say)
+    source = _source(images, model.config, run, say)
     torch.manual_seed(config.seed)  # for random maps
     dataset = model.views(source, config.seed)
     indices = np.arange(min(config.limit, len(source)))
@@ -145,6 +153,7 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
     shown_maps = [model.maps(pictures) for pictures in (views.whole, *views.views)]
     chosen, words = _choose(shown_maps, views, config.rule, config.n)
     order = _best_pairs_first(shown_maps, views, chosen)
+    linked = _linked(model, views)
     shown = list(
         zip(("input", "view 1", "view 2"), (views.whole, *views.views), shown_maps, strict=True)
     )
@@ -153,6 +162,7 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
         chosen=tuple(chosen),
         note=model.note,
         caption=_caption(model, shown_maps[0].shape[-1]),
+        link_note=link_note(model.encoder.head),
         images=tuple(
             GalleryImage(
                 source.describe(int(indices[at])),
@@ -160,10 +170,22 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
                     GalleryView(caption, _pixels(pictures[at]), values[at, chosen].numpy())
                     for caption, pictures, values in shown
                 ),
+                linked[at],
             )
             for at in order
         ),
     )
+
+
+def _linked(model: MapModel, views: MapViews) -> list[np.ndarray | None]:
+    """Both views of each image with what the method takes to be the same; None for most methods."""
+    inputs = [normalise(one, MEAN, STD).to(model.device) for one in views.views]
+    shares = [boxes / views.sizes.repeat(1, 2) for boxes in views.boxes]  # as in training
+    links = links_of(model.encoder, inputs, shares, views.flips)
+    if links is None:
+        return [None] * len(views.whole)
+    pictures = zip(*views.views, links, strict=True)
+    return [draw_links(_pixels(one), _pixels(two), found) for one, two, found in pictures]
 
 
 def gallery_of_run(run: Path) -> Gallery | None:
@@ -174,10 +196,15 @@ def gallery_of_run(run: Path) -> Gallery | None:
     return gallery_of(run, None, MapsConfig())
 
 
-def _source(images: Images, config: PretrainConfig, say: Say) -> Source:
+def _source(images: Images, config: PretrainConfig, run: Path, say: Say) -> Source:
     """The images to show; scenes are drawn for the size that they are shown at."""
     if images is None:
-        data = open_data(config.data, image_size=config.image_size, classes=config.classes)
+        data = open_data(
+            config.data,
+            image_size=config.image_size,
+            classes=config.classes,
+            lists=Lists.beside(run),
+        )
         return data.val or data.unlabelled
     if isinstance(images, list):
         return open_images([str(image) for image in images], config.image_size, say)

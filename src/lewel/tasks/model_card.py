@@ -20,7 +20,7 @@ from lewel.pages.overlays import grid, png
 from lewel.pages.text import PACE, environment, facts, highlights, title_of
 from lewel.tasks.maps import gallery_of
 from lewel.tasks.results import COLUMNS, cells_of
-from lewel.train.metrics import read_metrics
+from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
 
 SHOWN = MapsConfig(n=6, limit=2)  # maps and images of the picture
@@ -39,7 +39,7 @@ class Made(NamedTuple):
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
-def known_digest(folder: Path) -> str | None:
+def known_digest(folder: Path, overwrite: bool) -> str | None:
     """The hash of the card that an earlier export wrote to a folder; refuses other folders."""
     if not any(folder.iterdir()):
         return None
@@ -47,6 +47,8 @@ def known_digest(folder: Path) -> str | None:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return str(config["lewel"]["card"])
     except (OSError, ValueError, KeyError, TypeError):
+        if overwrite:
+            return None
         raise UserError(
             f"--out {folder} holds other files: choose a new or an empty folder."
         ) from None
@@ -98,12 +100,12 @@ def _trained(card: dict[str, Any], run: RunFolder) -> dict[str, Any]:
     """What a run's card, settings and metrics tell of its training."""
     title = title_of(card["method"])
     config = read_config(run.config).model_dump(mode="json") if run.config.exists() else {}
-    lines = read_metrics(run.metrics) if run.metrics.exists() else []
+    metrics = MetricsReader(run.metrics).update()
     # The name of the data, not its path on this machine.
-    known = facts({**config, "data": card["data"]}, card, lines) if config else {}
+    known = facts({**config, "data": card["data"]}, card, metrics) if config else {}
     if config:
         known["Samples seen"] = f"{card['steps'] * config['batch_size']:,}"
-    if pace := highlights(lines).get(PACE):
+    if pace := highlights(metrics).get(PACE):
         known[PACE] = pace
     with suppress(UserError):  # a method of a package that is not installed
         known["Paper"] = find_method(card["method"]).about.paper

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.config.settings import storage_of
+from lewel.data.sources.file_list import Lists
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, Source
@@ -37,7 +39,7 @@ def neighbours_of_run(run: Path) -> Neighbours | None:
     if not (folder.config.exists() and folder.backbone.exists()):
         return None
     config, network = read_config(folder.config), find_network(run)
-    data = opened(config, config.image_size)
+    data = opened(config, config.image_size, run)
     bank_source, query_source = sources(data)
     queries, bank = select(bank_source, query_source, config.knn.bank)
     after = open_backbone(run, network)
@@ -48,7 +50,7 @@ def neighbours_of_run(run: Path) -> Neighbours | None:
     found = [similar(net, network, bank_source, bank, query_source, queries) for net in nets]
     shown = bank_source, query_source
     if config.data == "scenes":  # drawn at the size that they are shown at
-        shown = sources(opened(config, max(THUMB, config.image_size)))
+        shown = sources(opened(config, max(THUMB, config.image_size), run))
     drawn = [[thumbs(shown[0], bank[row]) for row in rows] for rows in found]
     pairs = zip(thumbs(shown[1], queries), *drawn, strict=True)
     return Neighbours(
@@ -58,9 +60,16 @@ def neighbours_of_run(run: Path) -> Neighbours | None:
     )
 
 
-def opened(config: PretrainConfig, image_size: int) -> Data:
+def opened(config: PretrainConfig, image_size: int, run: Path) -> Data:
     """The data of a run."""
-    return open_data(config.data, image_size=image_size, limit=config.limit, classes=config.classes)
+    return open_data(
+        config.data,
+        image_size=image_size,
+        limit=config.limit,
+        classes=config.classes,
+        storage=storage_of(config),
+        lists=Lists.beside(run),
+    )
 
 
 def sources(data: Data) -> tuple[Source, Source]:

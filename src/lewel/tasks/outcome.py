@@ -218,7 +218,8 @@ class Mapped:
 
 
 class Embedded(NamedTuple):
-    """embed: how many images, and the file of their features."""
+    """embed: how many images, the file of their features, and the images of each split."""
 
     images: int
     file: Path
+    splits: dict[str, int]

@@ -1,5 +1,6 @@
 """`lewel pack`: images once into shards that are read fast."""
 
+import json
 from typing import NamedTuple
 
 from rich.console import Console
@@ -9,10 +10,15 @@ from lewel.data.pack import check as checking
 from lewel.data.pack.encoding import Encoding
 from lewel.data.pack.format import Index
 from lewel.data.pack.write import Packing, Settings
-from lewel.data.workers import cores
 from lewel.errors import UserError
 from lewel.files import refuse_within, user_path
+from lewel.ops.ranks import gather_objects
 from lewel.progress import plain_console
+from lewel.train.devices import open_fabric, placement
+from lewel.train.lost_ranks import WatchedRanks
+from lewel.train.resume import refuse_different_ranks
+
+LOST = 10.0  # minutes without an answer after which a rank is given up
 
 
 class PackedShards(NamedTuple):
@@ -40,10 +46,16 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
     settings = Settings(
         Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
     )
-    packing = Packing(source, user_path(out), settings, console or plain_console())
-    beside = cores() if cores() > 1 else 0  # one core encodes in this process
-    index = packing.run(beside if config.workers is None else config.workers)
-    return PackedShards.of(out, index, len(packing.corrupt))
+    place = placement(None, None)
+    open_fabric(place, "cpu", "32", False).launch()  # joins what torchrun or srun has started
+    with WatchedRanks(LOST):
+        packing = Packing(source, user_path(out), settings, console or plain_console())
+        refuse_different_ranks(json.dumps(packing.manifest))
+        beside = place.cores if place.cores > 1 else 0  # one core encodes in this process
+        index = packing.run(beside if config.workers is None else config.workers)
+        # Other nodes may not see the index at once.
+        mine = [] if index is None else [PackedShards.of(out, index, len(packing.corrupt))]
+        return gather_objects(mine)[0]
 
 
 def check(place: str, console: Console | None = None) -> PackedShards:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from torchvision.utils import save_image
 
 from lewel.config.build import (
     build_dataset,
+    build_embed,
     build_fabric,
     build_method,
     build_optimizer,
@@ -19,14 +21,17 @@ from lewel.config.build import (
     load_initial,
     peak_rate,
 )
+from lewel.config.configure import configure
 from lewel.config.methods import as_recipe, without_unused
 from lewel.config.pretrain import PretrainConfig, differences, resolve, write_yaml
+from lewel.config.settings import storage_of
 from lewel.data.sources.check import refuse_identical
+from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, digest
 from lewel.data.views.loader import Samples, finish_views
 from lewel.errors import Interrupted, RunError, UserError, state_of
-from lewel.files import refuse_within, set_aside, write_atomically
+from lewel.files import refuse_within, set_aside, user_path, write_atomically
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import on_rank_0, rank
@@ -43,7 +48,7 @@ from lewel.train.launch import launch
 from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import train
 from lewel.train.lost_ranks import WatchedRanks
-from lewel.train.metrics import Metrics
+from lewel.train.metrics import Metrics, MetricsReader
 from lewel.train.monitor import CorruptImages
 from lewel.train.resume import (
     load_on_all_ranks,
@@ -53,6 +58,7 @@ from lewel.train.resume import (
 )
 from lewel.train.run import Plan, Training, ready_views
 from lewel.train.run_folder import RunFolder
+from lewel.train.summary import Summary
 
 CPU = torch.device("cpu")
 
@@ -71,7 +77,7 @@ def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pret
 def _pretrain(
     config: PretrainConfig, out: Path | None, place: Placement, fabric: Fabric, console: Console
 ) -> Pretrained:
-    opened = open_configured(config)
+    opened = open_configured(config, out)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     refuse_within(path, config.data)
     config = with_precision(config, fabric.device, path)
@@ -131,10 +137,21 @@ def memory_explained() -> Iterator[None]:
         ) from None
 
 
-def open_configured(config: PretrainConfig) -> Data:
-    """The data that a configuration names."""
+def rescan(data: str | None, recipe: str | None, out: Path | None) -> None:
+    """Forget what is known of a folder's files, so that it is read again."""
+    named = configure(None, recipe, {}).data if data is None else data
+    Lists.beside(out).forget(str(user_path(named)))
+
+
+def open_configured(config: PretrainConfig, path: Path | None) -> Data:
+    """The data that a configuration names, for a run in a folder."""
     data = open_data(
-        config.data, image_size=config.image_size, limit=config.limit, classes=config.classes
+        config.data,
+        image_size=config.image_size,
+        limit=config.limit,
+        classes=config.classes,
+        storage=storage_of(config),
+        lists=Lists.beside(path),
     )
     refuse_identical(data.unlabelled, config.data)
     return data
@@ -144,7 +161,7 @@ def pretrain_in_process(
     fabric: Fabric, config: PretrainConfig, place: Placement, path: Path
 ) -> None:
     """What each process that `launch` starts does."""
-    parts = Parts(config, open_configured(config), place, fabric, path)
+    parts = Parts(config, open_configured(config, path), place, fabric, path)
     pretrain_here(parts, path, plain_console())
 
 
@@ -218,6 +235,10 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         if state is not None:
             del state  # as large as the method and its optimiser
             say(f"resumed at step {run.step}")
+            seen = run.step * plan.order.batch_size
+            read = data.unlabelled.read
+            if mended := run.corrupt_images.forget_repaired(read, seen, parts.fabric.device):
+                say(f"{mended:,} images that were corrupt can be read again")
         if rank() == 0 and (step is None or picture_fault(folder.views)):
             draw_views(run.dataset, plan, folder)
         try:
@@ -242,7 +263,7 @@ def restore_files(folder: RunFolder, parts: Parts, state: State, fault: str | No
         parts.method.student,
         step,
         fault,
-        describe=lambda: describe(parts, folder, step),
+        describe=lambda: describe(parts, MetricsReader(folder.metrics).update(), step),
         draw=lambda: draw_views(build_dataset(parts.config, images), parts.plan, folder),
         configure=lambda: write_config(folder, parts.config),
     )
@@ -289,14 +310,15 @@ def assemble(
         on_save=lambda run: folder.export(
             method.student.backbone.net,
             method.student.head,
-            describe(parts, folder, run.step),
+            describe(parts, run.metrics.summary(), run.step),
         ),
         config=config.model_dump(mode="json"),
         data=content,
+        embed=build_embed(config, data.unlabelled, method, fabric.device, parts.place),
     )
 
 
-def describe(parts: Parts, folder: RunFolder, step: int) -> dict[str, Any]:
+def describe(parts: Parts, metrics: Summary, step: int) -> dict[str, Any]:
     """The content of card.json after a step."""
     config = parts.config
     return card(
@@ -304,7 +326,7 @@ def describe(parts: Parts, folder: RunFolder, step: int) -> dict[str, Any]:
         parts.plan,
         parts.fabric.device,
         parts.data,
-        folder,
+        metrics,
         parts.method.student.backbone,
         method=config.method,
         name=config.backbone,
@@ -354,7 +376,9 @@ def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:
     """A picture of what the network will see: eight images, one column each, one row a view."""
     keys = next(plan.order.keys(0, 1))[:8]
     views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)
-    picture = torch.cat(views)
+    side = max(view.shape[-1] for view in views)
+    margins = [side - view.shape[-1] for view in views]  # of small crops, filled with black
+    picture = torch.cat([F.pad(v, (0, m, 0, m)) for v, m in zip(views, margins, strict=True)])
     write_atomically(
         folder.views, lambda aside: save_image(picture, aside, nrow=len(keys), format="PNG")
     )

@@ -34,7 +34,7 @@ def record(recipe: str, runs: list[Path]) -> dict[str, Any]:
     epochs, metrics = configs[0].epochs, [data.metrics for data in read]
     width = epochs / ROWS
     centres = np.array([(row + 0.5) * width for row in range(ROWS)], np.float64)
-    probed = sorted({line["epoch"] for lines in metrics for line in lines if "knn" in line})
+    probed = sorted({epoch for one in metrics for epoch in one.points("knn")[:, 0].tolist()})
     seeds = ", ".join(str(config.seed) for config in configs)
     out: dict[str, Any] = {
         "source": f"{len(runs)} runs, seeds {seeds}" if runs[1:] else f"one run, seed {seeds}",
@@ -44,7 +44,7 @@ def record(recipe: str, runs: list[Path]) -> dict[str, Any]:
     }
     for key in METRICS:
         at, over = (np.array(probed, np.float64), 0.0) if key == "knn" else (centres, width)
-        out[key] = rows(at, np.stack([means_at(lines, key, at, over) for lines in metrics]))
+        out[key] = rows(at, np.stack([means_at(one, key, at, over) for one in metrics]))
     return out
 
 

@@ -30,15 +30,13 @@ from lewel.pages.text import (
 from lewel.tasks.maps import gallery_of_run
 from lewel.tasks.neighbours import neighbours_of_run
 from lewel.tasks.results import COLUMNS, Row, numbers_of, result_rows
+from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
+from lewel.train.summary import Summary
 
 Galleries = Callable[[Path], Gallery | None]
 Finds = Callable[[Path], Neighbours | None]
 Computed = TypeVar("Computed")
-RENAMED: dict[Any, str] = {
-    "spread": "embedding_std",
-    "target_spread": "teacher_embedding_std",
-}  # of version 0.1
 MISTAKES = 5  # confusions that are shown of a result
 
 
@@ -71,36 +69,43 @@ def report(
 
 
 def read_run(
-    run: Path, galleries: Galleries = gallery_of_run, finds: Finds = lambda run: None
+    run: Path,
+    galleries: Galleries = gallery_of_run,
+    finds: Finds = lambda run: None,
+    metrics: MetricsReader | None = None,
 ) -> RunData:
-    """The report data of a run, during training or after it; neighbours are slow to find."""
-    return Reader(run).data(galleries, finds)
+    """The report data of a run, during training or after it; neighbours are slow to find.
+
+    A reader of its metrics that is given reads only their new lines.
+    """
+    return Reader(run, metrics).data(galleries, finds)
 
 
 class Reader:
     """Reads a run folder and collects what could not be read in `problems`."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, metrics: MetricsReader | None = None) -> None:
         self.run, self.folder = run, RunFolder(run)
+        self.metrics = metrics or MetricsReader(self.folder.metrics)
         self.problems: list[str] = []
 
     def data(self, galleries: Galleries, finds: Finds) -> RunData:
         """The report data."""
         text = self.text(self.folder.config)
         config, card = self.config(text), self.card()
-        lines = self.lines(self.folder.metrics)
+        metrics = self.summary()
         reference = self.reference(config, card)
         return RunData(
             name=self.run.resolve().name,
             path=str(self.run),
             headline=headline(config, card),
-            progress=progress(config, lines, self.age()),
+            progress=progress(config, metrics, self.age()),
             command=self.command() if text else "",
             config_text=text,
-            highlights=highlights(lines),
-            facts=facts(config, card, lines),
+            highlights=highlights(metrics),
+            facts=facts(config, card, metrics),
             settings={key: as_text(value) for key, value in flat(config).items()},
-            metrics=lines,
+            metrics=metrics,
             results=self.results(),
             environment=environment(card),
             corrupt_images=tuple(
@@ -112,7 +117,7 @@ class Reader:
             gallery=self.computed("maps", galleries),
             neighbours=self.computed("nearest neighbours", finds),
             reference=reference,
-            departures=tuple(departures(reference, lines)) if reference else (),
+            departures=tuple(departures(reference, metrics)) if reference else (),
             problems=tuple(self.problems),
         )
 
@@ -181,10 +186,23 @@ class Reader:
                 damaged += index < len(content) - 1  # an incomplete last line is being written
                 continue
             if isinstance(parsed, dict) and parsed:
-                found.append({RENAMED.get(key, str(key)): value for key, value in parsed.items()})
+                found.append(parsed)
         if damaged:
             self.problems.append(f"{damaged} damaged lines of {file.name} were left out.")
         return found
+
+    def summary(self) -> Summary:
+        """The summary of metrics.jsonl."""
+        try:
+            summary = self.metrics.update()
+        except OSError as error:
+            self.problems.append(f"metrics.jsonl cannot be read ({error.strerror}).")
+            return Summary()
+        if self.metrics.damaged:
+            self.problems.append(
+                f"{self.metrics.damaged} damaged lines of metrics.jsonl were left out."
+            )
+        return summary
 
     def corrupt_images(self) -> list[dict[str, Any]]:
         """The list of corrupt images, also by version 0.1's name."""

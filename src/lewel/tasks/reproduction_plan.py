@@ -29,19 +29,22 @@ class Setup:
     scale_name: ScaleName
     out: Path
     root: Path  # of the data
+    own: Scale | None = None  # of `lewel compare`, in place of the shipped ones
 
     @property
     def scale(self) -> Scale:
-        return read_scales()[self.scale_name]
+        return self.own or read_scales()[self.scale_name]
 
     def refuse_other_files(self) -> None:
         """Raise UserError if the folder holds files that no reproduction wrote."""
         found = {path.name for path in self.out.iterdir()} if self.out.exists() else set()
-        pages = {"pages"} if "backbones" in found else set()  # these are written last
+        known = {"pages"} if "backbones" in found else set()  # these are written last
+        known |= {"plan.json"} if self.own is not None else set()
         script = self.out / "slurm" / "array.sbatch"
         foreign = script.exists() and b"lewel-reproduce" not in script.read_bytes()
-        if found - {"backbones", "slurm", *pages} or foreign:
-            raise UserError(f"--out {self.out.parent} holds other files: choose another --out.")
+        if found - {"backbones", "slurm", *known} or foreign:
+            out = self.out.parent if self.own is None else self.out
+            raise UserError(f"--out {out} holds other files: choose another --out.")
 
     def path(self, text: str) -> str:
         """A path or a name in which {root} is the data's folder."""
@@ -96,7 +99,7 @@ class Backbone:
         """The run that gives the network; controls take that of the plain method."""
         if self.row.kind == "pretrained":
             return self.run
-        plain = Row(name=self.row.name, method=self.row.method)
+        plain = self.row.model_copy(update={"kind": "pretrained"})
         return Backbone(self.setup, plain, self.base, self.seed).run
 
     def parts(self) -> list[str]:
@@ -134,6 +137,8 @@ class Backbone:
         if self.row.kind == "random_init":
             settings["untrained"] = True
         words = [measured.task, str(self.source), "--data", self.setup.path(measured.data)]
+        if measured.task == "where":  # its results are kept in the run folder
+            return [*words, *flags(settings)]
         recipe = measured.recipe
         recipe = recipe.get(self.row.method) if isinstance(recipe, dict) else recipe
         words += [] if recipe is None else ["--recipe", recipe]
@@ -154,8 +159,12 @@ class Backbone:
         if self.seconds(evaluation) is None:
             return None
         measured = self.setup.scale.evaluations[evaluation]
-        (file,) = (self.folder / evaluation / "results").glob("*.json")
-        return float(json.loads(file.read_text())[-1]["result"][measured.metric])
+        folder = self.run if measured.task == "where" else self.folder / evaluation
+        (file,) = (folder / "results").glob("where.json" if measured.task == "where" else "*.json")
+        found = json.loads(file.read_text())[-1]["result"]
+        for key in measured.metric.split("."):
+            found = found[key]
+        return None if found is None else float(found)
 
 
 def plan(experiments: dict[str, Experiment], setup: Setup, seeds: Iterable[int]) -> list[Backbone]:

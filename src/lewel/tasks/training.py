@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch.optim import Optimizer
 
+from lewel.data.sources.source import is_remote
 from lewel.data.views.loader import Order, Samples
 from lewel.nn.trainable import Trainable
 from lewel.ops.ranks import rank
@@ -62,6 +63,7 @@ def plan_training(
         log_every=10,
         checkpoint_minutes=10,
         probe_every=0,
+        remote=is_remote(run.evaluator.train),
         saves_epochs=saves_epochs,
     )
 

@@ -1,18 +1,23 @@
 """`lewel watch`: the report of a run while it trains, served on this machine only."""
 
+import os
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
 from lewel.pages.text import age_text
 from lewel.tasks.maps import gallery_of_run
 from lewel.tasks.report import Galleries, Reader, read_run
+from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
 
 HOST = "127.0.0.1"
+LAST = 10.0  # seconds that a server which ends waits for them
+PATIENCE = 0.1  # seconds that a page waits for maps; later ones are on the next page
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
@@ -24,18 +29,19 @@ class LivePage:
     """The page of a run, rebuilt when the run folder has changed."""
 
     def __init__(self, run: Path, seconds: int, galleries: Galleries = gallery_of_run) -> None:
-        self.run, self.seconds, self.galleries = run, seconds, galleries
+        self.run, self.seconds = run, seconds
+        self.metrics = MetricsReader(RunFolder(run).metrics)
         self.lock = threading.Lock()
         self.seen: object = None
         self.page = b""
-        self.maps: tuple[int, Gallery | None] | None = None
+        self.maps = LiveMaps(galleries)
 
     def now(self) -> bytes:
         """The current page."""
         with self.lock:
             seen = self.state()
             if seen != self.seen or not self.page:
-                data = read_run(self.run, self.maps_of)
+                data = read_run(self.run, self.maps.now, metrics=self.metrics)
                 page = report_page([data], refresh=self.seconds)
                 self.page, self.seen = page.encode("utf-8", "replace"), seen
             return self.page
@@ -47,7 +53,7 @@ class LivePage:
         files += sorted(self.run.glob("results/*.json")) + sorted(
             self.run.glob("predictions/*.png")
         )
-        found: list[object] = [age_text(Reader(self.run).age())]
+        found: list[object] = [age_text(Reader(self.run, self.metrics).age()), self.maps.made]
         for file in files:
             try:
                 about = file.stat()
@@ -56,15 +62,48 @@ class LivePage:
             found.append((file.name, about.st_size, about.st_mtime_ns))
         return found
 
-    def maps_of(self, run: Path) -> Gallery | None:
-        """The maps, computed once per checkpoint because they are slow."""
+
+class LiveMaps:
+    """The maps of the newest weights, computed aside, once for each checkpoint."""
+
+    def __init__(self, galleries: Galleries) -> None:
+        self.galleries = galleries
+        self.written: int | None = None  # when the weights were
+        self.gallery: Gallery | None = None
+        self.error: UserError | RunError | None = None
+        self.made = 0  # how many times
+        self.thread: threading.Thread | None = None
+
+    def now(self, run: Path) -> Gallery | None:
+        """The newest maps that are there."""
         try:
             written = RunFolder(run).backbone.stat().st_mtime_ns
         except OSError:
             return None
-        if self.maps is None or self.maps[0] != written:
-            self.maps = (written, self.galleries(run))
-        return self.maps[1]
+        busy = self.thread is not None and self.thread.is_alive()
+        if not busy and written != self.written:
+            self.written = written
+            self.thread = threading.Thread(target=self.make, args=(run,), daemon=True)
+            self.thread.start()
+            self.thread.join(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return self.gallery
+
+    def finish(self) -> None:
+        """Wait for maps that are being computed: ending meanwhile, torch would abort."""
+        if self.thread is not None:
+            self.thread.join(LAST)
+            if self.thread.is_alive():
+                sys.stdout.flush()
+                os._exit(0)
+
+    def make(self, run: Path) -> None:
+        try:
+            self.gallery, self.error = self.galleries(run), None
+        except (UserError, RunError) as error:
+            self.gallery, self.error = None, error
+        self.made += 1
 
 
 class Server(ThreadingHTTPServer):
@@ -82,6 +121,10 @@ class Server(ThreadingHTTPServer):
             ) from None
         except OverflowError:
             raise UserError(f"--port is {port}: expected a number from 0 to 65535.") from None
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.live.maps.finish()
 
     @property
     def url(self) -> str:

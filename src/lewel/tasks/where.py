@@ -1,5 +1,6 @@
 """`lewel where`: metrics of a run's alignment maps and of baselines."""
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,15 @@ from lewel.data.dense.masks import Masked, MaskedSubset, validation_masks
 from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
-from lewel.data.sources.source import Source, Subset, annotation_files, digest, digest_of_files
+from lewel.data.sources.source import (
+    Source,
+    Subset,
+    annotation_files,
+    digest,
+    digest_of_files,
+    digest_of_times,
+    image_files,
+)
 from lewel.data.views.transform import whole_view
 from lewel.errors import RunError, UserError
 from lewel.evaluate.map_selection import agreement, image_side
@@ -27,6 +36,7 @@ from lewel.evaluate.statistics import warnings_of
 from lewel.evaluate.views import MapViews, make_views
 from lewel.evaluate.where import (
     cut_iou,
+    matching,
     mean_correlation,
     normalised_entropy,
     overlap,
@@ -65,10 +75,13 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
         "images": digest(Subset(source, indices))[:16],
     }
     files = [] if masked is None else annotation_files(MaskedSubset(masked, indices))
+    images = list(image_files(Subset(source, indices)))
+    if images:
+        settings["image_files"] = str(digest_of_times(images))[:16]
     if files:
         settings["mask_files"] = digest_of_files(files)[:16]
     results = Results(folder.path)
-    still_right = partial(unchanged_since, files)
+    still_right = partial(unchanged_since, [*images, *files])
     cached = None if config.again else results.find("where", settings, still_right)
     if cached is not None:
         show(console, f"cached in {results.path('where')}; --recompute evaluates again")
@@ -124,11 +137,13 @@ def measure(
     shape: tuple[int, int] = (0, 0)
     for part in np.array_split(indices, -(-len(indices) // BATCH)):  # no part has a single image
         views = make_views(dataset, part)
-        maps = all_maps(model, initial, views, seed_of(seed, int(part[0])))
+        maps, features = all_maps(model, initial, views, seed_of(seed, int(part[0])))
         shape = (maps["run"][0].shape[1], maps["run"][0].shape[-1])
         target = None if masked is None else cells(masked, part, dataset.size, shape[1])
         for baseline, three in maps.items():
-            for name, numbers in numbers_of(three, views, target).items():
+            numbers_found = numbers_of(three, views, target)
+            numbers_found["matching"] = matching_of(baseline, features, views)
+            for name, numbers in numbers_found.items():
                 values[baseline].setdefault(name, []).append(numbers)
         if target is not None:
             perfect = target[0] / target[1].clamp_min(1e-12)
@@ -155,15 +170,32 @@ def measure(
     }
 
 
-def all_maps(model: MapModel, initial: MapModel, views: MapViews, key: int) -> Maps:
-    """Maps of the run and of each baseline, equally many, for whole images and both views."""
+def all_maps(
+    model: MapModel, initial: MapModel, views: MapViews, key: int
+) -> tuple[Maps, dict[str, list[Tensor]]]:
+    """Maps of the run and of each baseline, equally many, for whole images and both views.
+
+    Also the features (B, N, C) of both views of the two networks.
+    """
     pictures = (views.whole, *views.views)
-    maps: Maps = {"run": [model.maps(images) for images in pictures]}
+    maps: Maps = {}
+    features: dict[str, list[Tensor]] = {}
+    for baseline, network in (("run", model), ("untrained", initial)):
+        both = [network.maps_and_features(images) for images in pictures]
+        maps[baseline] = [one for one, _ in both]
+        features[baseline] = [tokens for _, tokens in both[1:]]
     batch, many, side, _ = maps["run"][0].shape
-    maps["untrained"] = [initial.maps(images) for images in pictures]
     maps["random"] = [random_maps(batch, many, side, seed_of(key, at)) for at in range(3)]
     maps["uniform"] = [torch.full((batch, many, side, side), 1 / side**2)] * 3
-    return maps
+    return maps, features
+
+
+def matching_of(baseline: str, features: dict[str, list[Tensor]], views: MapViews) -> Tensor:
+    """The matching of one baseline (B,); that of a random choice for random maps."""
+    side = math.isqrt(features["run"][0].shape[1])
+    shares = [boxes / views.sizes.repeat(1, 2) for boxes in views.boxes]
+    found = matching(features.get(baseline), shares, views.flips, side)
+    return torch.full_like(found, torch.nan) if baseline == "uniform" else found
 
 
 def cells(masked: Masked, indices: np.ndarray, size: int, side: int) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,8 @@ from torch import nn
 from lewel.data.sources.source import Data
 from lewel.data.views.transform import preprocessing
 from lewel.nn.backbone import MEAN, STD, Backbone, Stem, exports_of
-from lewel.train.metrics import read_metrics
 from lewel.train.run import Plan
-from lewel.train.run_folder import RunFolder
+from lewel.train.summary import Summary
 
 
 def count(module: nn.Module) -> int:
@@ -29,7 +28,7 @@ def card(
     plan: Plan,
     device: torch.device,
     data: Data,
-    folder: RunFolder,
+    metrics: Summary,
     backbone: Backbone,
     *,
     method: str,
@@ -41,8 +40,6 @@ def card(
     cudnn_benchmark: bool,
 ) -> dict[str, Any]:
     """The content of card.json; `name` is the backbone's."""
-    lines = read_metrics(folder.metrics)
-    probes = [line for line in lines if "knn" in line]
     return {
         "method": method,
         "backbone": name,
@@ -60,8 +57,8 @@ def card(
         "steps": step,
         "precision": precision,
         "cudnn_benchmark": cudnn_benchmark,
-        "knn_before": probes[0]["knn"] if probes else None,
-        "knn": probes[-1]["knn"] if probes else None,
+        "knn_before": metrics.first("knn"),
+        "knn": metrics.last("knn"),
         "classes": data.train.classes if data.train is not None else None,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "lewel": version("lewel"),

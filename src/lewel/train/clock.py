@@ -32,6 +32,13 @@ class Clock:
         return numbers
 
     @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Count the time as spent waiting for data."""
+        before = time.monotonic()
+        yield
+        self.waited += time.monotonic() - before
+
+    @contextmanager
     def paused(self) -> Iterator[None]:
         """Exclude probes and checkpoint writes from the time."""
         before = time.monotonic()

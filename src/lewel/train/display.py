@@ -40,6 +40,15 @@ class Display:
         if self.progress is not None:
             self.progress.update(self.task, description=text)
 
+    def work(self, text: str, done: int, total: int) -> None:
+        """Show how much of some work between two steps is done."""
+        line = f"{text}: {done:,} of {total:,}"
+        if self.progress is not None:
+            self.status(line)
+        elif time.monotonic() - self.printed >= PLAIN_SECONDS:
+            self.printed = time.monotonic()
+            self.report(line)
+
     def show(self, line: dict[str, Any]) -> None:
         """Show the metrics of a step."""
         step = line["step"]

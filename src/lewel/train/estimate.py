@@ -5,7 +5,7 @@ import math
 import time
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from statistics import median
@@ -20,9 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lewel.nn.trainable import Trainable
+from lewel.nn.views import noise_views, whole_views
 
 USABLE = 0.9  # of a device's memory; the rest is for the driver, workspaces and fragmentation
 LONG = 5.0  # seconds; a step that takes longer is timed once
+
+
+Sizes = int | Sequence[int]  # the sides of all crops in pixels; a number is that of two views
+
+
+def sides(image_size: Sizes) -> Sequence[int]:
+    """The side of each crop in pixels."""
+    return [image_size] * 2 if isinstance(image_size, int) else image_size
 
 
 class Memory(NamedTuple):
@@ -66,7 +75,7 @@ class _Alive(TorchDispatchMode):
 
 
 def estimate_memory(
-    method: Trainable, optimizer_slots: int, image_size: int, micro_batch: int, half: bool = False
+    method: Trainable, optimizer_slots: int, image_size: Sizes, micro_batch: int, half: bool = False
 ) -> Memory:
     """Memory of a step on a micro-batch, from shapes alone: nothing is computed or changed.
 
@@ -80,7 +89,7 @@ def estimate_memory(
     with _alone(), FakeTensorMode(), _Alive() as alive:
         twin = _without_values(method)
         weights = alive.now
-        twin([torch.empty(micro_batch, 3, image_size, image_size) for _ in range(2)])
+        twin(noise_views(micro_batch, sides(image_size), torch.empty))
     activations = (alive.most - weights) // (2 if half else 1)
     return Memory(kept + (1 + optimizer_slots) * trained, activations)
 
@@ -117,7 +126,7 @@ def norm_groups(method: Trainable) -> int:
 def largest_batch(
     method: Trainable,
     optimizer_slots: int,
-    image_size: int,
+    image_size: Sizes,
     available: int,
     at_most: int,
     half: bool = False,
@@ -150,12 +159,13 @@ def largest_batch(
 
 def estimate_seconds(
     method: Trainable,
-    image_size: int,
+    image_size: Sizes,
     channels_last: bool,
     device: torch.device,
     micro_batch: int,
     half: bool = False,
     at_most: int = 16,
+    clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Seconds of a forward and backward of a micro-batch, timed on `at_most` images.
 
@@ -167,16 +177,16 @@ def estimate_seconds(
     times: list[float] = []
     with _alone(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         twin = copy.deepcopy(method).to(device).to(memory_format=layout).train()
-        views = [torch.randn(images, 3, image_size, image_size) for _ in range(2)]
-        views = [view.to(device, memory_format=layout) for view in views]
+        noise = noise_views(images, sides(image_size))
+        views = whole_views([crop.to(device, memory_format=layout) for crop in noise])
         while len(times) < 4 and max(times, default=0.0) < LONG:
-            begun = time.monotonic()
+            begun = clock()
             with torch.autocast(device.type, enabled=half):
                 loss = twin(views).loss
             loss.backward()
             if device.type != "cpu":
                 torch.accelerator.synchronize(device)
-            times.append(time.monotonic() - begun)
+            times.append(clock() - begun)
             twin.zero_grad(set_to_none=True)
     return median(times[1:] or times) * micro_batch / images  # the first is a warm-up
 
@@ -193,7 +203,7 @@ def out_of_memory_message(
     method: Trainable,
     *,
     optimizer_slots: int,
-    image_size: int,
+    image_size: Sizes,
     batch_size: int,
     accumulate: int,
     device: str,
@@ -208,8 +218,9 @@ def out_of_memory_message(
     # Where it should have fitted, other processes use memory: try half as many.
     at_most = micro - 1 if needed > available else micro // 2
     fits = largest_batch(method, optimizer_slots, image_size, available, at_most, half)
+    side = max(sides(image_size))
     what = (
-        f"{device} ran out of memory: {micro} images of {image_size} px at a time need about "
+        f"{device} ran out of memory: {micro} images of {side} px at a time need about "
         f"{needed / 1e9:.1f} GB of its {device_memory / 1e9:.1f} GB"
     )
     if not fits:

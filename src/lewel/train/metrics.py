@@ -1,16 +1,23 @@
 """metrics.jsonl: one line for each step, each step once, also after a kill and a resume."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from lewel.files import write_atomically
 from lewel.ops.ranks import mean_over_ranks
+from lewel.train.summary import Summary
+
+BLOCK = 1 << 20  # bytes that are read at once
+TAIL = 1 << 16  # bytes before a place in a file by which it is known again
+KEPT_EVERY = 10_000  # lines after which a summary is written beside the file
+RENAMED = {"spread": "embedding_std", "target_spread": "teacher_embedding_std"}  # of version 0.1
 
 
 class Metrics:
@@ -29,17 +36,22 @@ class Metrics:
     ) -> None:
         self.path, self.writes, self.on_write = path, writes, on_write
         self.waiting: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+        self.reader = MetricsReader(path)
         if writes:
             self._drop_after(-1 if resumed_at is None else resumed_at)
 
     def _drop_after(self, step: int) -> None:
-        """Drop the lines after the checkpoint that the run resumes from."""
+        """Drop the lines after the checkpoint that the run resumes from, and damaged ones."""
         if not self.path.exists():
             return
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]  # a kill may cut the last one
-        kept = [line for line in whole if (_step(line) or 0) <= step and _step(line) is not None]
-        write_atomically(self.path, lambda aside: aside.write_bytes(b"".join(kept)))
+        if self.reader.summary.step > step:  # written after a checkpoint that is lost
+            self.reader.forget()
+        self.reader.update(step)
+        if self.reader.damaged or self.reader.without_step:
+            write_atomically(self.path, lambda aside: write_intact(self.path, aside, step))
+            self.reader.forget()
+        else:
+            os.truncate(self.path, self.reader.place)
 
     def add(self, numbers: dict[str, Any], on_device: dict[str, Tensor]) -> None:
         """Record one step: Python numbers, and scalars still being computed on the device."""
@@ -71,18 +83,128 @@ class Metrics:
             self.on_write(lines)
         return lines
 
+    def summary(self) -> Summary:
+        """What was written so far; only new lines are read."""
+        return self.reader.update()
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics.jsonl that are not damaged; none where the file is missing."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if _step(line) is not None]
+    def keep_summary(self) -> None:
+        """Write the summary where it saves time; called after a checkpoint, never before one."""
+        if self.summary().steps - self.reader.kept >= KEPT_EVERY:
+            self.reader.keep()
 
 
-def _step(line: bytes) -> int | None:
-    """The step of a line; None where it is damaged."""
+class MetricsReader:
+    """Reads a metrics.jsonl as it grows, beginning with the summary that lies beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.beside = path, path.with_name(f".{path.stem}_summary.npz")
+        self.forget()
+        try:
+            self.summary, about = Summary.from_bytes(self.beside.read_bytes())
+            self.place, self.tail = int(about["place"]), str(about["tail"])
+            self.kept = self.summary.steps
+        except (OSError, ValueError, KeyError, TypeError):
+            self.forget()
+
+    def forget(self) -> None:
+        """Begin with the file's first line."""
+        self.summary = Summary()
+        self.place, self.tail = 0, digest(b"")
+        self.kept = 0  # steps of the summary that lies beside the file
+        self.damaged = self.without_step = 0  # lines
+
+    def update(self, last: int | None = None) -> Summary:
+        """Read the lines that were written since the last call, or of them those up to a step."""
+        try:
+            with self.path.open("rb") as file:
+                if not self._is_known(file):  # another file, or cut by a resume
+                    self.forget()
+                file.seek(self.place)
+                self._read(file, last)
+                self.tail = digest(tail_of(file, self.place))
+        except FileNotFoundError:
+            self.forget()
+        return self.summary
+
+    def keep(self) -> None:
+        """Write the summary beside the file."""
+        content = self.summary.to_bytes(place=self.place, tail=self.tail)
+        if not self.damaged:  # a page reports them
+            write_atomically(self.beside, lambda aside: aside.write_bytes(content))
+            self.kept = self.summary.steps
+
+    def _is_known(self, file: BinaryIO) -> bool:
+        size = os.fstat(file.fileno()).st_size
+        return size >= self.place and digest(tail_of(file, self.place)) == self.tail
+
+    def _read(self, file: BinaryIO, last: int | None) -> None:
+        while block := file.readlines(BLOCK):
+            if not block[-1].endswith(b"\n"):  # being written, or cut by a kill
+                block.pop()
+            parsed = parse(block)
+            late = _first_after(parsed, last)
+            found = [line for line in parsed[:late] if line is not None]
+            self.place += sum(map(len, block[:late]))
+            self.damaged += late - len(found)
+            self.without_step += sum(_step(line) is None for line in found)
+            self.summary.add(found)
+            if late < len(parsed) or not block:
+                return
+
+
+def write_intact(source: Path, target: Path, last: int) -> None:
+    """Copy the whole lines up to a step."""
+    with source.open("rb") as file, target.open("wb") as copy:
+        while block := file.readlines(BLOCK):
+            for line, content in zip(block, parse(block), strict=True):
+                step = _step(content or {})
+                if line.endswith(b"\n") and step is not None and step <= last:
+                    copy.write(line)
+
+
+def parse(lines: list[bytes]) -> list[dict[str, Any] | None]:
+    """The content of lines; None where one is damaged."""
+    try:  # all at once is faster
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        found = []
+    if len(found) != len(lines):
+        found = [_parse_one(line) for line in lines]
+    return [_renamed(line) if isinstance(line, dict) else None for line in found]
+
+
+def _parse_one(line: bytes) -> Any:
     try:
-        content = json.loads(line)
+        return json.loads(line) if line.strip() else {}
     except ValueError:
         return None
-    step = content.get("step") if isinstance(content, dict) else None
+
+
+def _renamed(line: dict[str, Any]) -> dict[str, Any]:
+    if "spread" in line or "target_spread" in line:
+        return {RENAMED.get(key, key): value for key, value in line.items()}
+    return line
+
+
+def tail_of(file: BinaryIO, place: int) -> bytes:
+    """The bytes before a place."""
+    start = max(0, place - TAIL)
+    file.seek(start)
+    return file.read(place - start)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _first_after(lines: list[dict[str, Any] | None], last: int | None) -> int:
+    """The index of the first line after a step; their number where there is none."""
+    if last is None:
+        return len(lines)
+    late = (index for index, line in enumerate(lines) if (_step(line or {}) or 0) > last)
+    return next(late, len(lines))
+
+
+def _step(line: dict[str, Any]) -> int | None:
+    step = line.get("step")
     return step if isinstance(step, int) else None

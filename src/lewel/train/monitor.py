@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT
+from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT, UnreadableImage
 from lewel.errors import RunError
-from lewel.ops.ranks import gather_objects, highest, rank
+from lewel.files import write_atomically
+from lewel.ops.ranks import gather_objects, highest, on_rank_0, rank
 
 COLLAPSED = 0.1  # embedding std: 1 for random unit vectors, 0 when all are equal
 SETTLED = 0.2  # fraction of the training after which the teacher is checked too
@@ -69,6 +71,33 @@ class FiniteWatch:
             )
 
 
+@dataclass(frozen=True)
+class Found:
+    """A corrupt image."""
+
+    index: int
+    image: str
+    reason: str
+
+
+def _line(found: Found) -> str:
+    return json.dumps(asdict(found)) + "\n"
+
+
+def _read_list(path: Path) -> list[Found]:
+    """The images in a list; a kill may have cut its last line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Found(**json.loads(line)) for line in lines if line.endswith("}")]
+
+
+def _is_readable(index: int, read: Callable[[int], object]) -> bool:
+    try:
+        read(index)
+    except UnreadableImage:
+        return False
+    return True
+
+
 class CorruptImages:
     """Counts corrupt images over all workers and ranks, and lists them in a file."""
 
@@ -85,13 +114,11 @@ class CorruptImages:
             path.unlink(missing_ok=True)
         if not self.allowed or not path.exists():
             return
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and not lines[-1].endswith("}"):  # cut off by a kill
-            lines.pop()
-            if rank() == 0:
-                path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        for line in map(json.loads, lines):
-            self._count(line["index"], line["image"], line["reason"])
+        listed = _read_list(path)
+        if rank() == 0:  # without a line that a kill has cut
+            write_atomically(path, lambda temp: temp.write_text("".join(map(_line, listed))))
+        for one in listed:
+            self._count(one.index, one.image, one.reason)
 
     def add(self, found: Iterable[tuple[int, str, str]]) -> None:
         """Add the corrupt images of a batch."""
@@ -103,18 +130,42 @@ class CorruptImages:
         self.found = []
         for index, name, why in new:
             if self._count(index, name, why) and rank() == 0:
-                line = json.dumps({"index": index, "image": name, "reason": why})
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+                    file.write(_line(Found(index, name, why)))
         # A resumed run may know of corrupt images that it has not read again yet.
         read = max(min(seen, self.total), len(self.corrupt))
         if seen >= self.grace and len(self.corrupt) > self.allowed * read:
             raise RunError(
                 f"{len(self.corrupt)} of the {read} images read are corrupt, more than "
                 f"{self.allowed:.0%} (for example {self.example}). "
-                f"All are listed in {self.path}: repair them"
-                f"{', delete this list' if self.allowed else ''} and run the same command again."
+                f"All are listed in {self.path}: repair them and run the same command to resume."
             )
+
+    def forget_repaired(
+        self, read: Callable[[int], object], seen: int, device: torch.device
+    ) -> int:
+        """Read the listed images again if they would stop the run -> how many are repaired."""
+        limit = self.allowed * min(seen, self.total)
+        if len(self.corrupt) <= limit:
+            return 0
+
+        def listed_still(beat: Callable[[], None]) -> list[Found]:
+            still: list[Found] = []
+            for one in _read_list(self.path):
+                beat()
+                # Above the limit they stop the run in any case: the others are not read.
+                if len(still) > limit or not _is_readable(one.index, read):
+                    still.append(one)
+            return still
+
+        before = len(self.corrupt)
+        still = on_rank_0(listed_still, device)
+        self.corrupt = set()
+        for one in still:
+            self._count(one.index, one.image, one.reason)
+        if rank() == 0:
+            write_atomically(self.path, lambda temp: temp.write_text("".join(map(_line, still))))
+        return before - len(still)
 
     def _count(self, index: int, name: str, why: str) -> bool:
         """Count an image once -> whether it is new."""

@@ -11,6 +11,7 @@ from torch.optim import AdamW, Optimizer
 
 from lewel.data.views.loader import Batch, Order, Samples, finish_views
 from lewel.nn.trainable import Trainable
+from lewel.nn.views import Views
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.display import Display
 from lewel.train.estimate import out_of_memory_message
@@ -19,6 +20,8 @@ from lewel.train.metrics import Metrics
 from lewel.train.monitor import CorruptImages
 
 Report = Callable[[str], None]
+# embed(network, progress) -> embeddings (N, D) of all images, on all ranks
+Embed = Callable[[Callable[[Tensor], Tensor], Callable[[str, int, int], None]], Tensor]
 Probe = Callable[[Report], dict[str, float]]
 
 
@@ -38,6 +41,9 @@ class Plan:
     log_every: int
     checkpoint_minutes: float
     probe_every: float  # epochs; 0 for never
+    # The learning rate of parameters that are not annealed.
+    held_rate: Callable[[float], float] = lambda progress: 0.0
+    remote: bool = False  # images come from storage that may not answer for a while
     saves_epochs: bool = True  # False where epochs are short: every few minutes, and at the end
 
     @property
@@ -74,6 +80,7 @@ class Training:
     on_save: Callable[["Training"], None]  # writes the exports of this step to the run folder
     config: dict[str, Any]  # as plain values, for the checkpoint
     data: dict[str, Any]  # the training set, for the checkpoint
+    embed: Embed | None = None  # embeddings of all images, for `before_epoch`
     step: int = 0
     resumed: bool = False
 
@@ -90,7 +97,7 @@ class Training:
         return out_of_memory_message(
             self.method,
             optimizer_slots=optimizer_slots(self.optimizer),
-            image_size=self.dataset.size,
+            image_size=self.dataset.sizes,
             batch_size=order.batch_size,
             accumulate=order.accumulate,
             device=str(device),
@@ -98,6 +105,16 @@ class Training:
             half=plan.half,
             ranks=order.ranks,
         )
+
+    def embed_all(self, network: Callable[[Tensor], Tensor]) -> Tensor:
+        """Embeddings (N, D) of all images, whole and without augmentation, on all ranks."""
+        if self.embed is None:
+            raise TypeError("this training has no images to embed")
+        was_training = self.method.training
+        self.method.eval()
+        out = self.embed(network, self.display.work)
+        self.method.train(was_training)
+        return out
 
     @property
     def unsaved(self) -> bool:
@@ -125,12 +142,25 @@ class Training:
         self.fabric._precision.load_state_dict(state["precision"])
 
 
-def ready_views(batch: Batch, plan: Plan, device: torch.device) -> list[Tensor]:
-    """The views of a batch as a method takes them, float32 (B, 3, S, S) each."""
-    views = finish_views(batch, device, plan.mean, plan.std)
+def ready_views(batch: Batch, plan: Plan, device: torch.device) -> Views:
+    """The views of a batch as a method takes them."""
+    crops = finish_views(batch, device, plan.mean, plan.std)
     if plan.channels_last:
-        views = [view.contiguous(memory_format=torch.channels_last) for view in views]
-    return views
+        crops = [crop.contiguous(memory_format=torch.channels_last) for crop in crops]
+    return views_of(batch, crops, plan.order.samples)
+
+
+def views_of(batch: Batch, crops: Sequence[Tensor], total: int) -> Views:
+    """Finished crops (B, 3, S, S) with where they were cut, on their device."""
+    device = crops[0].device
+    boxes, flips = torch.stack(batch.boxes) / batch.sizes.repeat(1, 2), torch.stack(batch.flips)
+    return Views(
+        crops,
+        boxes.to(device, non_blocking=True).unbind(),
+        flips.to(device, non_blocking=True).unbind(),
+        batch.indices.to(device, non_blocking=True),
+        total,
+    )
 
 
 def optimizer_slots(optimizer: Optimizer) -> int:

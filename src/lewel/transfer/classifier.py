@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lewel.nn.backbone import Backbone
 from lewel.nn.trainable import Step, Trainable
+from lewel.nn.views import Views
 
 
 class Classifier(Trainable):
@@ -27,7 +28,7 @@ class Classifier(Trainable):
         self.backbone.train(mode and not self.frozen)
         return self
 
-    def forward(self, views: list[Tensor], labels: Tensor | None = None) -> Step:
+    def forward(self, views: Views, labels: Tensor | None = None) -> Step:
         """One view (B, 3, S, S) and its classes (B,) -> the cross entropy."""
         assert labels is not None
         with torch.set_grad_enabled(not self.frozen and torch.is_grad_enabled()):

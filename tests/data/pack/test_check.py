@@ -1,6 +1,8 @@
 """Checksums detect damage; training and evaluation read packed data like any other data."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,13 @@ def test_evaluation_on_shards_equals_evaluation_on_their_folder(
     entries = json.loads((tmp_path / "run" / "results" / "knn.json").read_text())
     accuracies = [entry["result"]["top1"] for entry in entries]
     assert len(accuracies) == 2 and accuracies[0] == accuracies[1]
+
+
+@pytest.mark.slow
+def test_a_pack_of_ten_million_images_starts_quickly() -> None:
+    """With an index that is made up; the shards are not read before the first step."""
+    words = [sys.executable, "-m", "tests.data.pack.size", "10000000"]
+    said = subprocess.check_output(words, text=True).splitlines()
+    for line in said[1:3]:  # from a folder, from a server with 50 ms latency
+        found = json.loads(line.partition(" ")[2])
+        assert found["seconds"] < 5 and found["private MB"] < 300, line

@@ -22,6 +22,7 @@ from lewel.data.pack import write as writing
 from lewel.data.sources.images import read_image
 from lewel.data.sources.open import open_data
 from tests.data.pack.photos import CLASSES, make_photos, pack, smooth
+from tests.data.pack.version_1 import as_version_1
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_quality_changes_the_size(photos: Path, tmp_path: Path) -> None:
     sizes = []
     for quality in ("50", "92"):
         assert pack(photos, tmp_path / quality, "--size", "24", "--quality", quality) == 0
-        with np.load(tmp_path / quality / "lewel-samples.npz") as arrays:
+        with np.load(as_version_1(tmp_path / quality) / "lewel-samples.npz") as arrays:
             sizes.append(int(arrays["train/sizes"].sum()))
     assert sizes[0] < sizes[1]
 

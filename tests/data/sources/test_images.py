@@ -1,5 +1,6 @@
 """Every format, mode and orientation, and corrupt files of every kind."""
 
+import errno
 import importlib.util
 import os
 import struct
@@ -60,6 +61,20 @@ def reason(path: Path) -> str:
     assert str(path) not in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_no_image_is_corrupt_where_files_are_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be replaced by another image, and counted as corrupt."""
+    path = save(tmp_path / "a.png", encode(photo(), "PNG"))
+
+    def no_more(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr("builtins.open", no_more)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_image(path)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,18 @@ import torch
 
 from lewel.data.pack import stores
 from lewel.data.pack.format import INDEX, SAMPLES
+from lewel.data.pack.storage import Storage
+from lewel.data.pack.tables import TABLES
 from lewel.data.sources.images import UnreadableImage, read_image
 from lewel.data.sources.open import open_data
 from lewel.data.sources.packed import Packed
 from lewel.data.sources.source import Data, Source, Subset, blocks_of, digest
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Order, TwoViews, make_loader
-from lewel.errors import UserError
+from lewel.errors import StorageError, UserError
 from tests.data.pack.photos import CLASSES, make_photos, pack
+from tests.data.pack.version_1 import Arrays, as_version_1, write_samples
+from tests.faults.storage import Faults, served, without_cache
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +135,8 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
         if wanted is None or not path.is_file():
             super().do_GET()
             return
-        self.requests.append(f"{path.name} {wanted}")
+        if path.suffix == ".tar":
+            self.requests.append(f"{path.name} {wanted}")
         start, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
         data = path.read_bytes()[start : end + 1]
         self.send_response(206)
@@ -165,7 +170,7 @@ def test_a_block_is_one_request(packed: Path, server: str) -> None:
 
 
 def test_the_cache_of_blocks_is_limited(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "CACHE_BYTES", 1)
+    without_cache(monkeypatch)
     source = opened(server).unlabelled
     for index in (0, 1, 40, 0):
         source.read(index)
@@ -175,15 +180,16 @@ def test_the_cache_of_blocks_is_limited(server: str, monkeypatch: pytest.MonkeyP
 def test_a_request_that_fails_is_repeated_and_reported(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "WAITS", (0.0,))
-    source = opened(server).unlabelled
+    monkeypatch.setattr("lewel.data.pack.patience.FIRST_WAIT", 0.01)
+    storage = Storage(timeout=0.002)
+    source = open_data(server, image_size=16, storage=storage).unlabelled
     Ranges.fails = True
     for index in (0, 1):
-        with pytest.raises(UnreadableImage, match=r"train-000000.tar cannot be read \(.*503"):
+        with pytest.raises(StorageError, match=r"http.*0.002 minutes \(HTTP status 503\)"):
             source.read(index)
     Ranges.fails_all = True
-    with pytest.raises(UserError, match=r"The index of http.* cannot be read \(.*503"):
-        opened(server)
+    with pytest.raises(StorageError, match=r"http.*0.002 minutes \(HTTP status 503\)"):
+        open_data(server, image_size=16, storage=storage)
 
 
 def test_a_missing_package_or_protocol_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,8 +218,8 @@ def test_a_flipped_bit_is_one_corrupt_image_of_a_named_shard(mine: Path) -> None
     assert isinstance(source, Packed)
     shard = mine / "train-000001.tar"
     data = bytearray(shard.read_bytes())
-    start = int(source._samples.offsets[60])
-    data[start + int(source._samples.sizes[60]) // 2] ^= 1
+    start, end = source._tables.of(1).span(60 - 50)
+    data[(start + end) // 2] ^= 1
     shard.write_bytes(data)
     assert corrupt_of(opened(mine).unlabelled) == {60: "train-000001.tar is damaged"}
 
@@ -222,7 +228,7 @@ def test_a_truncated_shard_is_reported_and_its_missing_images_are_corrupt(mine: 
     source = opened(mine).unlabelled
     assert isinstance(source, Packed)
     shard = mine / "train-000000.tar"
-    shard.write_bytes(shard.read_bytes()[: int(source._samples.offsets[30])])
+    shard.write_bytes(shard.read_bytes()[: source._tables.of(0).span(30)[0]])
     again = opened(mine)
     assert any("train-000000.tar has" in note for note in again.notes)
     assert corrupt_of(again.unlabelled) == dict.fromkeys(
@@ -243,11 +249,13 @@ def test_a_missing_shard_is_named(mine: Path) -> None:
 def test_an_invalid_index_is_one_message(mine: Path) -> None:
     path = mine / INDEX
     about = json.loads(path.read_text())
-    path.write_text(json.dumps({**about, "version": 2}))
+    path.write_text(json.dumps({**about, "version": 3}))
     with pytest.raises(UserError, match="packed by a newer lewel"):
         opened(mine)
-    path.write_text(json.dumps({**about, "samples": {"sha256": "0"}}))
-    with pytest.raises(UserError, match=r"lewel-samples.npz is damaged"):
+    start, end, _ = about["labels"]["train"]
+    labels = {**about["labels"], "train": [start, end, "0"]}
+    path.write_text(json.dumps({**about, "labels": labels}))
+    with pytest.raises(UserError, match=r"lewel-samples.bin is damaged"):
         opened(mine)
     path.write_text("{")
     with pytest.raises(UserError, match=r"lewel-index.json is damaged"):
@@ -255,9 +263,6 @@ def test_an_invalid_index_is_one_message(mine: Path) -> None:
     path.unlink()
     with pytest.raises(UserError, match="run the same `lewel pack` command again"):
         opened(mine)
-
-
-Arrays = dict[str, np.ndarray]
 
 
 def index_with(folder: Path, **changes: object) -> None:
@@ -289,11 +294,64 @@ def test_an_index_needs_shards_of_the_right_kind(mine: Path) -> None:
 def test_the_tables_of_a_pack_must_agree(
     mine: Path, table: str, change: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    with np.load(mine / SAMPLES) as stored:
+    with np.load(as_version_1(mine) / SAMPLES) as stored:
         arrays: Arrays = dict(stored)
+    opened(mine)
     arrays[f"train/{table}"] = change(arrays[f"train/{table}"])
-    np.savez(mine / SAMPLES, **arrays)  # type: ignore[arg-type]
-    content = (mine / SAMPLES).read_bytes()
-    index_with(mine, samples={"sha256": hashlib.sha256(content).hexdigest()})
+    write_samples(mine, arrays)
     with pytest.raises(UserError, match=r"lewel-index.json is damaged"):
         opened(mine)
+
+
+def test_packs_of_version_1_are_read_alike(mine: Path, packed: Path) -> None:
+    old, new = opened(as_version_1(mine)), opened(packed)
+    for one, other in ((old.train, new.train), (old.val, new.val)):
+        assert one is not None and other is not None
+        assert one.labels is not None and other.labels is not None
+        assert np.array_equal(one.labels, other.labels) and digest(one) == digest(other)
+        assert np.array_equal(blocks_of(one), blocks_of(other))
+        for index in range(len(one)):
+            assert one.describe(index) == other.describe(index)
+            assert torch.equal(one.read(index), other.read(index))
+    (mine / SAMPLES).write_bytes((mine / SAMPLES).read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"lewel-samples.npz is damaged"):
+        opened(mine)
+
+
+def with_table(folder: Path, shard: int, table: bytes) -> None:
+    """Replace a table of the training shards, with the right checksum in the index."""
+    about = json.loads((folder / INDEX).read_text())
+    content = (folder / TABLES).read_bytes()
+    section = [len(content), len(content) + len(table), hashlib.sha256(table).hexdigest()]
+    about["shards"]["train"][shard]["table"] = section
+    (folder / TABLES).write_bytes(content + table)
+    (folder / INDEX).write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize("change", ["offsets", "sizes", "short"])
+def test_a_table_that_is_wrong_makes_the_images_of_its_shard_corrupt(
+    mine: Path, change: str
+) -> None:
+    count = 50
+    offsets, numbers = np.full(count, 512, np.int64), np.full(2 * count, 10, np.uint32)
+    if change == "offsets":
+        offsets[3] = -1
+    if change == "sizes":
+        numbers[3] = 2**31
+    table = offsets.tobytes() + numbers.tobytes()
+    with_table(mine, 0, table[:-4] if change == "short" else table)
+    reasons = corrupt_of(opened(mine).unlabelled)
+    assert sorted(reasons) == list(range(50))
+    assert all("train-000000.tar cannot be read (its part of" in why for why in reasons.values())
+
+
+def test_a_table_that_is_damaged_once_is_fetched_again(packed: Path) -> None:
+    faults = Faults(only=TABLES, flipped=1)
+    with served(packed, faults) as place:
+        source = opened(place).unlabelled  # reads the labels
+        assert faults.flipped == 0
+        faults.flipped = 1
+        assert source.read(3).shape[0] == 3 and faults.flipped == 0
+        faults.flipped = 2
+        with pytest.raises(UnreadableImage, match=r"its part of lewel-samples.bin is damaged"):
+            source.read(60)

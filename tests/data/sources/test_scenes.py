@@ -87,6 +87,14 @@ def test_a_scene_is_a_pure_function_of_seed_split_and_index() -> None:
         assert not np.array_equal(alone.image, other.image)
 
 
+def test_stored_labels_are_those_of_the_scenes() -> None:
+    for split, size in SIZES.items():
+        labels = Scenes(split).labels
+        assert len(labels) == size
+        for index in (*range(0, size, 97), size - 1):
+            assert labels[index] == draw_scene(0, split, index, 16).label
+
+
 def test_the_source_reads_what_draw_scene_draws() -> None:
     source = Scenes("val", 48, length=20, seed=5)
     for index in range(20):

@@ -24,6 +24,28 @@ def test_every_sample_comes_once(batch_size: int, shards: tuple[int, ...]) -> No
     assert sorted(order.tolist()) == list(range(len(blocks)))
 
 
+@pytest.mark.parametrize("batch_size", [6, 32, 256])
+@pytest.mark.parametrize("shards", [(1,), (31, 33), (1000, 1000, 17)])
+@pytest.mark.parametrize("some", [False, True])
+def test_the_order_is_that_of_the_first_version(
+    batch_size: int, shards: tuple[int, ...], some: bool
+) -> None:
+    """Runs that were begun by it resume; blocks of a subset need not be complete or sorted."""
+    blocks = blocks_of_shards(*shards)
+    if some:
+        blocks = np.random.default_rng(1).permutation(blocks)[: 1 + len(blocks) // 2]
+    draw = np.random.default_rng(0)
+    place = draw.permutation(int(blocks.max()) + 1)
+    expected = np.argsort(place[blocks], kind="stable")
+    width = np.gcd(batch_size, BLOCK)
+    full = len(expected) - len(expected) % (SPREAD * batch_size)
+    lanes = expected[:full].reshape(-1, SPREAD * width)
+    steps = draw.permuted(lanes, axis=1).reshape(-1, batch_size // width, SPREAD, width)
+    expected[:full] = steps.swapaxes(1, 2).ravel()
+    draw.shuffle(expected[full:])
+    assert np.array_equal(block_shuffle(blocks, batch_size, np.random.default_rng(0)), expected)
+
+
 def test_the_order_depends_only_on_seed_and_epoch() -> None:
     blocks = blocks_of_shards(2048, 500)
     order = Order(len(blocks), 64, seed=5, blocks=blocks)

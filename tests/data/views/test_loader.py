@@ -1,5 +1,6 @@
 """Batches depend only on the seed: not on workers, ranks, or the first step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from lewel.data.sources.scenes import Scenes
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Batch, Order, TwoViews, finish_views, make_loader
 from lewel.data.workers import reader_died
+from lewel.train.run import views_of
 
 RECIPES = (ViewRecipe(), ViewRecipe(blur=0.1, solarise=0.2))
 
@@ -88,6 +90,42 @@ def test_a_batch_records_crop_and_flip() -> None:
         if batch.flips[0][i]:
             view = view.flip(-1)
         assert (view - batch.pixels[0][i].float()).abs().max() <= 1.01
+
+
+def test_small_crops_come_from_the_same_read_and_change_no_other_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, keys = Scenes("train", 24, 20), [(0, 5), (3, 6)]
+    small = replace(RECIPES[0], crop_scale=(0.05, 0.14), size=8)
+    plain = TwoViews(source, RECIPES, 16, seed=0).__getitems__(keys)
+    dataset = TwoViews(source, [*RECIPES, small, small], 16, seed=0)
+    reads: list[int] = []
+    monkeypatch.setattr(
+        source, "read", lambda index, real=source.read: reads.append(index) or real(index)
+    )
+    batch = dataset.__getitems__(keys)
+    assert reads == [5, 6]
+    assert [pixels.shape for pixels in batch.pixels] == [(2, 3, s, s) for s in (16, 16, 8, 8)]
+    assert dataset.sizes == [16, 16, 8, 8] and batch.sizes.tolist() == [[24, 24]] * 2
+    for view in range(2):
+        assert torch.equal(batch.pixels[view], plain.pixels[view])
+        assert torch.equal(batch.draws[view], plain.draws[view])
+    assert not torch.equal(batch.boxes[2], batch.boxes[3])
+    areas = batch.boxes[2][:, 2:].prod(1) / 24**2
+    assert ((areas > 0.03) & (areas < 0.18)).all()
+    again = dataset.__getitems__(keys[::-1])  # a pure function of seed, epoch, index and view
+    assert torch.equal(again.pixels[3].flip(0), batch.pixels[3])
+
+
+def test_boxes_reach_a_method_as_fractions_of_the_image() -> None:
+    source = Scenes("train", 24, 20)
+    batch = TwoViews(source, RECIPES, 16, seed=0).__getitems__([(0, 3), (0, 4)])
+    views = views_of(batch, finish_views(batch, torch.device("cpu"), (0,) * 3, (1,) * 3), 20)
+    for share, box, flip, drawn in zip(
+        views.boxes, batch.boxes, views.flips, batch.flips, strict=True
+    ):
+        assert torch.allclose(share * 24, box.float()) and torch.equal(flip, drawn)
+    assert views.indices.tolist() == [3, 4] and views.total == 20 and len(views) == 2
 
 
 def test_finished_views_are_normalised_floats() -> None:

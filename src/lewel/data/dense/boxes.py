@@ -101,7 +101,7 @@ class BoxSamples(Dataset[BoxBatch]):
     ) -> None:
         self.source, self.shorts, self.long = source, tuple(shorts), long
         self.seed, self.masks = seed, masks
-        self.size = max(shorts)
+        self.sizes = [max(shorts)]
 
     def __getitems__(self, keys: list[Key]) -> BoxBatch:
         batch = BoxBatch([], [], [])

@@ -47,6 +47,7 @@ class MaskCrops(Dataset[MaskBatch]):
 
     def __init__(self, source: Masked, size: int, shorter: int | None, seed: int) -> None:
         self.source, self.size, self.shorter, self.seed = source, size, shorter, seed
+        self.sizes = [size]
 
     def __getitems__(self, keys: list[Key]) -> MaskBatch:
         corrupt: list[tuple[int, str, str]] = []

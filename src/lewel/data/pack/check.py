@@ -6,6 +6,7 @@ from rich.console import Console
 
 from lewel.data.pack.format import Index, Shard, read_index
 from lewel.data.pack.stores import Extent, Store, open_store
+from lewel.data.pack.tables import TABLES, damaged_sections
 from lewel.errors import RunError
 from lewel.progress import Bar
 
@@ -18,7 +19,10 @@ def check(place: str, console: Console) -> Index:
     index = read_index(store, place)
     shards = [shard for listed in index.shards.values() for shard in listed]
     damaged: list[str] = []
-    with Bar(f"checking {place}, bytes", sum(shard.bytes for shard in shards), console) as bar:
+    total = sum(shard.bytes for shard in shards) + sum(s.end - s.start for s in index.sections)
+    with Bar(f"checking {place}, bytes", total, console) as bar:
+        if wrong := damaged_sections(store, index.sections, bar.advance):
+            damaged.append(f"{TABLES} has {wrong:,} wrong checksums")
         for shard in shards:
             if reason := _fault(store, shard, bar):
                 damaged.append(f"{shard.file} {reason}")

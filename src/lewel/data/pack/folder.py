@@ -41,15 +41,21 @@ def locked_folder(out: Path, manifest: dict[str, Any]) -> Iterator[None]:
             refuse_other_settings(out, read_manifest(path), manifest)
         text = json.dumps(manifest, indent=1)
         write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            raise RunError(
-                f"The disk of {out} is full ({error.strerror}): make room and run the same command "
-                "again, which resumes after the finished shards."
-            ) from None
+        yield
+
+
+@contextmanager
+def full_disk_explained(out: Path) -> Iterator[None]:
+    """A full disk is one message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise RunError(
+            f"The disk of {out} is full ({error.strerror}): make room and run the same command "
+            "again, which resumes after the finished shards."
+        ) from None
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -1,18 +1,28 @@
 """Storage of packed data: a folder or a URL."""
 
 import os
-import time
+import threading
 from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from io import FileIO
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from lewel.data.pack.cache import Key, open_cache
+from lewel.data.pack.patience import answered, as_os_error
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
 from lewel.errors import UserError
 from lewel.files import user_path
 
 OPEN_FILES: Final = 256  # open at once in a process; systems often allow 1024
 CACHE_BYTES: Final = 256 * 2**20  # of fetched blocks, in each process
-WAITS: Final = (0.5, 2.0)  # seconds before a failed request is repeated
+REQUESTS: Final = 8  # at a time in a process
+STALLED: Final = 30.0  # seconds without a byte after which a connection counts as lost
 
 
 class Extent(NamedTuple):
@@ -24,10 +34,22 @@ class Extent(NamedTuple):
 
 
 class Store(Protocol):
-    """Files that are read in ranges; failures are OSError or EOFError."""
+    """Files that are read in ranges; failures that last are OSError or EOFError.
+
+    While storage does not answer it is waited for, up to a StorageError.
+    """
 
     def read(self, sample: Extent, block: Extent) -> bytearray:
         """The bytes of a sample; a store may fetch and cache the block around it."""
+
+    def prefetch(self, blocks: Iterable[Extent]) -> None:
+        """Fetch blocks that will be read soon."""
+
+    def forget(self, block: Extent) -> None:
+        """Read a block anew the next time: its checksum was wrong."""
+
+    def view(self, extent: Extent) -> npt.NDArray[np.uint8]:
+        """A range of a file, memory-mapped where it is on this machine."""
 
     def read_file(self, file: str) -> bytes:
         """All bytes of a small file."""
@@ -39,9 +61,9 @@ class Store(Protocol):
         """How many bytes a file has."""
 
 
-def open_store(place: str) -> Store:
+def open_store(place: str, storage: Storage = DEFAULT_STORAGE) -> Store:
     """The store for a folder or a URL."""
-    return Remote(place) if "://" in place else Folder(place)
+    return Remote(place, storage) if "://" in place else Folder(place)
 
 
 class Folder:
@@ -50,9 +72,10 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(user_path(path))
         self._open: OrderedDict[str, FileIO] = OrderedDict()
+        self._maps: dict[str, npt.NDArray[np.uint8]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_open": OrderedDict()}
+        return {"path": self.path, "_open": OrderedDict(), "_maps": {}}
 
     def read(self, sample: Extent, block: Extent) -> bytearray:
         """One system call, which ignores the file offset that forks share."""
@@ -60,6 +83,21 @@ class Folder:
         if os.preadv(self._file(sample.file).fileno(), [data], sample.start) != len(data):
             raise EOFError
         return data
+
+    def prefetch(self, blocks: Iterable[Extent]) -> None:
+        pass
+
+    def forget(self, block: Extent) -> None:
+        self._maps.pop(block.file, None)
+
+    def view(self, extent: Extent) -> npt.NDArray[np.uint8]:
+        whole = self._maps.get(extent.file)
+        if whole is None:
+            whole = np.memmap(os.path.join(self.path, extent.file), np.uint8, "c")
+            self._maps[extent.file] = whole
+        if len(whole) < extent.end:
+            raise EOFError
+        return whole[extent.start : extent.end].view(np.ndarray)
 
     def read_file(self, file: str) -> bytes:
         with open(os.path.join(self.path, file), "rb") as opened:
@@ -80,82 +118,150 @@ class Folder:
         return file
 
 
+class Blocks:
+    """The blocks that one process has used last, where the node has no cache; for all threads."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[Extent, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __contains__(self, block: Extent) -> bool:
+        return block in self._blocks
+
+    def get(self, block: Extent) -> bytes | None:
+        with self._lock:
+            if block in self._blocks:
+                self._blocks.move_to_end(block)
+            return self._blocks.get(block)
+
+    def put(self, block: Extent, data: bytes) -> None:
+        with self._lock:
+            self._blocks[block] = data
+            while sum(map(len, self._blocks.values())) > CACHE_BYTES and len(self._blocks) > 1:
+                self._blocks.popitem(last=False)
+
+    def pop(self, block: Extent) -> None:
+        with self._lock:
+            self._blocks.pop(block, None)
+
+
 class Remote:
     """Files at a URL that fsspec supports; a block is one request, and is cached."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, storage: Storage) -> None:
         if find_spec("fsspec") is None:
             raise UserError(f"{url} is read by fsspec: pip install 'lewel[remote]'.")
-        self.url = url.rstrip("/")
+        self.url, self.storage = url.rstrip("/"), storage
         self._reset()
         self._connect()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url}
+        return {"url": self.url, "storage": self.storage}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.url = state["url"]
+        self.__dict__ |= state
         self._reset()
 
     def read(self, sample: Extent, block: Extent) -> bytearray:
         """A slice of the block that holds the sample."""
+        start, end = sample.start - block.start, sample.end - block.start
+        if self._cache is not None:
+            found = self._cache.read(self._key(block), start, end)
+            if found is not None:
+                return found
+        return bytearray(self._block(block)[start:end])
+
+    def prefetch(self, blocks: Iterable[Extent]) -> None:
+        """Fetch missing blocks, several at a time; failures that last show where they are read."""
+
+        def fetch(block: Extent) -> None:
+            with suppress(OSError, EOFError):
+                self._block(block)
+
+        missing = [block for block in blocks if not self._holds(block)]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(REQUESTS, len(missing))) as threads:
+                list(threads.map(fetch, missing))
+
+    def forget(self, block: Extent) -> None:
+        self._blocks.pop(block)
+        if self._cache is not None:
+            self._cache.drop(self._key(block))
+
+    def view(self, extent: Extent) -> npt.NDArray[np.uint8]:
+        if self._cache is not None:
+            found = self._cache.view(self._key(extent))
+            if found is not None:
+                return found
+        data = self._block(extent)
+        found = None if self._cache is None else self._cache.view(self._key(extent))
+        return np.frombuffer(bytearray(data), np.uint8) if found is None else found
+
+    def _holds(self, block: Extent) -> bool:
+        cached = self._cache is not None and self._cache.holds(self._key(block))
+        return cached or block in self._blocks
+
+    def _block(self, block: Extent) -> bytes:
+        """All bytes of a block, from the cache of this node or of this process, or fetched."""
         data = self._blocks.get(block)
-        if data is None:
+        if data is not None:
+            return data
+        if self._cache is None:
             data = self._fetch(block)
-            self._blocks[block] = data
-            self._cached_bytes += len(data)
-            while self._cached_bytes > CACHE_BYTES and len(self._blocks) > 1:
-                self._cached_bytes -= len(self._blocks.popitem(last=False)[1])
         else:
-            self._blocks.move_to_end(block)
-        return bytearray(data[sample.start - block.start : sample.end - block.start])
+            data = self._cache.fill(self._key(block), lambda: self._fetch(block))
+        if not self._holds(block):  # no cache, or a full disk
+            self._blocks.put(block, data)
+        return data
+
+    def _key(self, block: Extent) -> Key:
+        return Key(self.url, *block)
 
     def read_file(self, file: str) -> bytes:
-        data: bytes = self._call("cat_file", file)
+        data: bytes = self._answered("cat_file", file)
         return data
 
     def read_range(self, extent: Extent) -> bytes:
-        data: bytes = self._call("cat_file", extent.file, start=extent.start, end=extent.end)
+        data: bytes = self._answered("cat_file", extent.file, start=extent.start, end=extent.end)
         return data
 
     def size(self, file: str) -> int:
-        return int(self._call("info", file)["size"])
+        return int(self._answered("info", file)["size"])
+
+    def _answered(self, method: str, file: str, **options: int) -> Any:
+        return answered(lambda: self._call(method, file, **options), self.url, self.storage.timeout)
 
     def _call(self, method: str, file: str, **options: int) -> Any:
-        """Call fsspec; any exception of its back ends becomes an OSError."""
+        """Call fsspec once; any exception of its back ends becomes an OSError."""
         files = self._connect()
         try:
             return getattr(files, method)(f"{self._root}/{file}", **options)
-        except OSError:
-            raise
         except Exception as error:
-            raise OSError(str(error) or type(error).__name__) from error
+            raise as_os_error(error) from error
 
     def _fetch(self, block: Extent) -> bytes:
-        """One request, repeated after a pause if it failed."""
-        if block.file in self._failed:
-            raise OSError(self._failed[block.file])
-        for wait in (*WAITS, None):
-            try:
-                data = self.read_range(block)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                if wait is None:
-                    # Fail at once for the other samples of this file.
-                    self._failed[block.file] = str(error) or type(error).__name__
-                    raise OSError(self._failed[block.file]) from error
-                time.sleep(wait)
-            else:
-                if len(data) != block.end - block.start:
+        """One request, repeated while storage does not answer or answers with fewer bytes."""
+
+        def request() -> bytes:
+            data: bytes = self._call("cat_file", block.file, start=block.start, end=block.end)
+            if len(data) != block.end - block.start:
+                if self._known_size(block.file) < block.end:
                     raise EOFError
-                return data
-        raise AssertionError
+                raise OSError(f"{len(data):,} of {block.end - block.start:,} bytes were sent")
+            return data
+
+        return answered(request, self.url, self.storage.timeout)
+
+    def _known_size(self, file: str) -> int:
+        """The size of a file that has just been read; 0 where storage does not know it."""
+        try:
+            return int(self._call("info", file)["size"] or 0)
+        except FileNotFoundError as error:  # fsspec's name for any failure over HTTP
+            raise OSError("fewer bytes than asked for were sent") from error
 
     def _reset(self) -> None:
-        self._blocks: OrderedDict[Extent, bytes] = OrderedDict()
-        self._cached_bytes = 0
-        self._failed: dict[str, str] = {}
+        self._blocks = Blocks()
+        self._cache = open_cache(self.storage.cache, self.storage.cache_bytes)
         self._process: int | None = None
 
     def _connect(self) -> Any:
@@ -164,10 +270,20 @@ class Remote:
             from fsspec.core import url_to_fs
 
             try:
-                self._files, self._root = url_to_fs(self.url)
+                self._files, self._root = url_to_fs(self.url, **_limits(self.url))
             except ImportError as error:
                 raise UserError(f"{self.url} cannot be opened: {error}.") from error
             except ValueError as error:
                 raise UserError(f"{self.url} is not supported by fsspec ({error}).") from error
             self._process = os.getpid()
         return self._files
+
+
+def _limits(url: str) -> dict[str, Any]:
+    """Options by which a server that stops sending counts as an outage; fsspec waits 5 minutes."""
+    if url.partition("://")[0] not in ("http", "https"):
+        return {}
+    from aiohttp import ClientTimeout
+
+    limits = ClientTimeout(total=None, sock_connect=STALLED, sock_read=STALLED)
+    return {"client_kwargs": {"timeout": limits}}

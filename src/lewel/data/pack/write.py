@@ -14,27 +14,31 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from lewel.data.pack.encoding import Encoded, Encoder, Encoding, encode
-from lewel.data.pack.folder import locked_folder
+from lewel.data.pack.folder import full_disk_explained, locked_folder
 from lewel.data.pack.format import (
     INDEX,
     SAMPLES,
+    SHARDS_VERSION,
     TRAIN,
     UNLABELLED,
     VAL,
-    VERSION,
     Index,
-    Samples,
     Shard,
+    Written,
+    index_text,
+    read_index,
 )
+from lewel.data.pack.stores import Folder
+from lewel.data.pack.tables import TABLES, TableWriter
 from lewel.data.pack.tar import TarWriter
 from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT, UnreadableImage
-from lewel.data.sources.names import Names
 from lewel.data.sources.open import open_splits
 from lewel.data.sources.source import Source, digest
-from lewel.data.workers import leave_signals_to_the_parent, reader_died
+from lewel.data.workers import leave_signals_to_the_parent, workers_explained
 from lewel.errors import RunError
 from lewel.files import user_path, write_atomically
 from lewel.ops.randomness import generator
+from lewel.ops.ranks import meet, rank, ranks
 from lewel.progress import Bar, show
 
 CHUNK: Final = 16  # images per batch of a worker
@@ -67,19 +71,19 @@ class Piece(NamedTuple):
 
 
 class Packing:
-    """Packs data into one folder."""
+    """Packs data into one folder, on one rank or on several that share it."""
 
     def __init__(self, data: str, out: Path, settings: Settings, console: Console) -> None:
         self.out, self.settings, self.console = out, settings, console
         notes: list[str] = []
         apart, train, val = open_splits(data, settings.encoding.size, notes)
-        for note in notes:
+        for note in notes if rank() == 0 else ():
             show(console, note)
         named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
         self.sources = {split: source for split, source in named if source is not None}
         path = user_path(data)
         self.manifest = {
-            "version": VERSION,
+            "version": SHARDS_VERSION,
             "source": str(path.resolve()) if path.exists() else data,
             **asdict(settings.encoding),
             "shard_images": settings.shard_images,
@@ -89,27 +93,49 @@ class Packing:
         }
         self.seen, self.corrupt = 0, list[dict[str, Any]]()
 
-    @property
-    def images(self) -> int:
-        return sum(len(source) for source in self.sources.values())
+    def run(self, workers: int) -> Index | None:
+        """Write the missing shards, shared over the ranks; rank 0 writes and returns the index."""
+        with full_disk_explained(self.out):
+            if rank() == 0:
+                with locked_folder(self.out, self.manifest):
+                    meet("start")
+                    self.write_shards(workers)
+                    meet("shards")
+                    self.finish()
+                    meet("index")
+            else:
+                meet("start")
+                self.write_shards(workers)
+                meet("shards")
+                meet("index")
+        return read_index(Folder(str(self.out)), str(self.out)) if rank() == 0 else None
 
-    def run(self, workers: int) -> Index:
-        """Write the missing shards, then the index."""
-        with locked_folder(self.out, self.manifest):
-            records: dict[str, list[tuple[str, Record]]] = {split: [] for split in self.sources}
-            with Bar(f"packing {self.out}", self.images, self.console) as bar:
-                for piece in self.pieces():
-                    record = self.finished(piece)
-                    if record is None:
-                        record = self.write(piece, workers, bar)
-                    else:
-                        self.seen += len(piece.order)
-                        self.corrupt += record["bad"]
-                        bar.advance(len(piece.order), cached=True)
-                    records[piece.split].append((piece.file, record))
-            self.check_corrupt(grace=0)
-            self.list_corrupt()
-            return self.write_index(records)
+    def write_shards(self, workers: int) -> None:
+        """Write this rank's shards that are missing or damaged."""
+        mine = [piece for n, piece in enumerate(self.pieces()) if n % ranks() == rank()]
+        images = sum(len(piece.order) for piece in mine)
+        with Bar(f"packing {self.out}", images, self.console, shown=rank() == 0) as bar:
+            for piece in mine:
+                record = self.finished(piece)
+                if record is None:
+                    self.write(piece, workers, bar)
+                else:
+                    self.seen += len(piece.order)
+                    self.corrupt += record["bad"]
+                    bar.advance(len(piece.order), cached=True)
+
+    def finish(self) -> None:
+        """Count and list the corrupt images of all shards, and write the index."""
+        pieces = list(self.pieces())
+        self.seen = sum(len(piece.order) for piece in pieces)
+        self.corrupt = [line for piece in pieces for line in self.read_record(piece)["bad"]]
+        self.check_corrupt(grace=0)
+        self.list_corrupt()
+        self.write_index(pieces)
+
+    def read_record(self, piece: Piece) -> Record:
+        record: Record = json.loads(self.record_path(piece).read_bytes())
+        return record
 
     def pieces(self) -> Iterator[Piece]:
         """All shards, with their samples in a random order that mixes the classes."""
@@ -125,7 +151,7 @@ class Packing:
         if not (shard.exists() and path.exists()):
             return None
         try:
-            record: Record = json.loads(path.read_bytes())
+            record = self.read_record(piece)
         except ValueError:
             return None
         with shard.open("rb") as file:
@@ -186,15 +212,8 @@ class Packing:
             num_workers=min(workers, -(-len(piece.order) // CHUNK)),
             worker_init_fn=leave_signals_to_the_parent,
         )
-        try:
+        with workers_explained():
             yield from loader
-        except RuntimeError as error:
-            if not reader_died(error):
-                raise
-            raise RunError(
-                "A process that encodes images was killed (did memory run out?): run the same "
-                "command again with fewer --workers to resume."
-            ) from None
 
     def check_corrupt(self, grace: int, more: list[dict[str, Any]] | None = None) -> None:
         """Raise RunError if too many images are corrupt."""
@@ -219,40 +238,34 @@ class Packing:
         text = "".join(json.dumps(line) + "\n" for line in self.corrupt)
         write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
 
-    def write_index(self, records: dict[str, list[tuple[str, Record]]]) -> Index:
-        """Join the records of the shards; the file of samples is written first, the index last."""
+    def write_index(self, pieces: list[Piece]) -> None:
+        """Join the records of the shards; the file of tables is written first, the index last."""
+        splits: dict[str, Written] = {}
+
+        def fill(temp: Path) -> None:
+            with temp.open("wb") as file:
+                writer = TableWriter(file)
+                for split, source in self.sources.items():
+                    mine = [piece for piece in pieces if piece.split == split]
+                    splits[split] = self.write_tables(writer, mine, source.labels is not None)
+
         train = self.sources[TRAIN]
-        shards = {
-            split: [
-                Shard(file, record["bytes"], record["sha256"], len(record["offsets"]))
-                for file, record in listed
-            ]
-            for split, listed in records.items()
-        }
-        samples = {
-            split: joined([record for _, record in listed], self.sources[split].labels is not None)
-            for split, listed in records.items()
-        }
-        index = Index(train.name, train.classes, shards, samples)
-        text, content = index.files()
-        write_atomically(self.out / SAMPLES, lambda temp: temp.write_bytes(content))
+        write_atomically(self.out / TABLES, fill)
+        text = index_text(train.name, train.classes, splits)
         write_atomically(self.out / INDEX, lambda temp: temp.write_text(text, encoding="utf-8"))
-        return index
+        (self.out / SAMPLES).unlink(missing_ok=True)  # of version 1
 
-
-def joined(records: list[Record], labelled: bool) -> Samples:
-    """The samples of all shards of a split, in order."""
-
-    def column(key: str, kind: type[np.generic]) -> npt.NDArray[Any]:
-        return np.concatenate([np.array(record[key], kind) for record in records])
-
-    return Samples(
-        column("offsets", np.int64),
-        column("sizes", np.int64),
-        column("checksums", np.uint32),
-        column("labels", np.int64) if labelled else None,
-        Names.of([name for record in records for name in record["names"]]),
-    )
+    def write_tables(self, writer: TableWriter, pieces: list[Piece], labelled: bool) -> Written:
+        """Write the tables of a split, shard after shard."""
+        shards, tables, labels = [], [], list[npt.NDArray[np.int64]]()
+        for piece in pieces:
+            record = self.read_record(piece)
+            count = len(record["offsets"])
+            shards.append(Shard(piece.file, record["bytes"], record["sha256"], count))
+            tables.append(writer.shard(record))
+            labels.append(np.array(record["labels"], np.int64))
+        found = writer.section(np.concatenate(labels).tobytes()) if labelled else None
+        return Written(shards, tables, found)
 
 
 def identity(batch: Any) -> Any:

@@ -4,16 +4,21 @@ import copy
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from lewel.data.sources.file_list import Images, read_list
 from lewel.data.sources.images import load_bytes, read_image
 from lewel.data.sources.names import Names
+from lewel.errors import RunError
 
 
 class Files:
     """A source over image files; paths are relative to the root, or absolute."""
+
+    fingerprint: str | None = None  # of the paths, where it is known
 
     def __init__(
         self,
@@ -29,6 +34,34 @@ class Files:
         self.classes = classes
         self.labels = None if labels is None else np.fromiter(labels, np.int64, len(paths))
         self._paths = Names.of(paths)
+        self._list: Path | None = None  # that the paths are mapped from
+
+    @classmethod
+    def found(cls, root: str, images: Images, name: str, labelled: bool) -> "Files":
+        """A source over what `find_images` found, its groups as classes or without labels."""
+        files = cls(root, [], name=name, classes=images.groups if labelled else None)
+        files._take(images)
+        files._list, files.fingerprint = images.file, images.digest
+        return files
+
+    def _take(self, images: Images) -> None:
+        self._paths = images.names
+        self.labels = None if self.classes is None else images.labels
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the path of a list, not its content: a spawned worker maps it again."""
+        mapped = self._list is not None
+        return self.__dict__ | ({"_paths": None, "labels": None} if mapped else {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._list is not None:
+            images = read_list(self._list, self.root, checked=False)
+            if images is None or images.digest != self.fingerprint:
+                raise RunError(
+                    f"{self._list} was changed while it was used: run the same command again."
+                )
+            self._take(images)
 
     def __len__(self) -> int:
         return len(self._paths)

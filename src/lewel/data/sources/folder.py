@@ -1,34 +1,36 @@
 """A folder of images: its splits, its classes and the paths of all images below it."""
 
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from lewel.data.sources.file_list import Lists, find_images
 from lewel.data.sources.files import Files
-from lewel.data.sources.images import SUFFIXES
 from lewel.data.sources.layouts import TRAIN, VALIDATION_SPLITS, find_layout
+from lewel.data.sources.scan import entries, is_, scan
 from lewel.errors import UserError
 
 EXPECTED: Final = ".jpg, .png, .webp, .bmp, .tif or .gif"
 
 
-def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
+def open_folder(
+    root: str, notes: list[str], lists: Lists | None = None
+) -> tuple[Files, Files | None]:
     """The training set of a folder, and its validation set if it has one."""
     name = os.path.basename(os.path.abspath(root)) or "images"
     # Case is ignored: Train/ and Test/ would otherwise be taken for two classes.
-    splits = {entry.name.lower(): entry.name for entry in _entries(root) if _is(entry.is_dir)}
+    splits = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
     folders: tuple[str, ...] = ("",)
     if (layout := find_layout(root, name)) is not None:
-        folders, splits, note = layout
-        notes.append(note)
+        folders, splits = layout.folders, layout.splits
+        notes.append(layout.note)
     if TRAIN not in splits:
-        train = _scan(root, folders, name)
+        train = _scan(root, folders, name, lists)
         if train.classes is None:
             notes.append(f"{name} has no class folders: its {len(train):,} images have no labels.")
         notes += _empty_classes(root, folders[0], train)
         return train, None
-    train = _scan(root, (splits[TRAIN],), name)
+    train = _scan(root, (splits[TRAIN],), name, lists)
     shown = f"{splits[TRAIN]}/"
     notes.append(f"{name} has {shown}: only its {len(train):,} images are used for training.")
     if train.classes is None:
@@ -40,7 +42,7 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
         if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
             raise UserError(f"{name}/{split} is the same folder as {name}/{shown}: remove it.")
         try:
-            val = _scan(root, (split,), name)
+            val = _scan(root, (split,), name, lists)
         except UserError as error:  # it matters for evaluation only, not for pre-training
             notes.append(str(error))
             unusable = True
@@ -58,11 +60,37 @@ def open_folder(root: str, notes: list[str]) -> tuple[Files, Files | None]:
     return train.without_labels() if unusable else train, None
 
 
+def open_every_split(root: str, notes: list[str], lists: Lists | None = None) -> dict[str, Files]:
+    """All images of a folder by split, whether these have labels or not; train without splits."""
+    name = os.path.basename(os.path.abspath(root)) or "images"
+    names = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
+    words = [word for word in (TRAIN, *VALIDATION_SPLITS) if word in names]
+    splits: dict[str, tuple[str, ...]] = {TRAIN: ("",)}
+    if TRAIN in names:
+        splits = {word: (names[word],) for word in words}
+    if (layout := find_layout(root, name)) is not None:
+        every = {word: (folder,) for word, folder in layout.every.items()}
+        splits = {**every} or {TRAIN: layout.folders}
+        notes.append(layout.note if len(splits) == 1 else layout.note.replace(": only ", ": "))
+    found: dict[str, Files] = {}
+    for split, folders in splits.items():
+        earlier = [os.path.join(root, folder) for word in found for folder in splits[word]]
+        if any(os.path.samefile(os.path.join(root, folders[0]), one) for one in earlier):
+            continue  # a link to another split
+        try:
+            found[split] = _scan(root, folders, name, lists)
+        except UserError as error:
+            notes.append(str(error))
+    if not found:
+        raise UserError(notes[-1])
+    return found
+
+
 def _empty_classes(root: str, folder: str, train: Files) -> list[str]:
     """A note on class folders without an image, if there are any."""
     if train.classes is None:
         return []
-    found = {entry.name for entry in _entries(os.path.join(root, folder)) if _is(entry.is_dir)}
+    found = {entry.name for entry in entries(os.path.join(root, folder)) if is_(entry.is_dir)}
     empty = sorted(found - set(train.classes))
     if not empty:
         return []
@@ -92,78 +120,18 @@ def _different_classes(name: str, split: str, val: Sequence[str], train: Sequenc
     )
 
 
-def _scan(root: str, folders: tuple[str, ...], name: str) -> Files:
+def _scan(root: str, folders: tuple[str, ...], name: str, lists: Lists | None) -> Files:
     """All images below folders of the root, sorted; subfolders of a single one are classes."""
-    paths, others = _walk(root, folders)
-    folder = folders[0]
-    if not paths:
-        shown = os.path.join(name, folder) if folder else name
+    found = find_images(root, folders, lists)
+    if not len(found.names):
+        shown = os.path.join(name, folders[0]) if folders[0] else name
+        others = scan(root, folders).others
         seen = ", ".join(f"{suffix or 'no suffix'} {n:,}" for suffix, n in others.most_common(4))
-        found = f"{others.total():,} files seen, of these {seen}" if others else "it has no files"
+        held = f"{others.total():,} files seen, of these {seen}" if others else "it has no files"
         raise UserError(
-            f"{shown} holds no image: {found}; expected {EXPECTED} files in it or its subfolders."
+            f"{shown} holds no image: {held}; expected {EXPECTED} files in it or its subfolders."
         )
-    depth = len(folder) + 1 if folder else 0
-    parents = [path[depth:].partition("/") for path in paths]
-    classes = tuple(sorted({first for first, slash, _ in parents if slash}))
-    flat = any(not slash for _, slash, _ in parents)
     # Folders called val and test hold splits, not classes.
-    splits = {name.lower() for name in classes} <= {TRAIN, *VALIDATION_SPLITS}
-    if len(folders) > 1 or flat or len(classes) < 2 or splits:
-        return Files(root, paths, name=name)
-    index = {label: i for i, label in enumerate(classes)}
-    labels = (index[first] for first, _, _ in parents)
-    return Files(root, paths, name=name, labels=labels, classes=classes)
-
-
-def _walk(root: str, folders: tuple[str, ...]) -> tuple[list[str], Counter[str]]:
-    """Paths of the images below folders of the root, sorted; suffixes of other files."""
-    paths: list[str] = []
-    others: Counter[str] = Counter()
-    seen: set[tuple[int, int]] = set()
-    real = list(folders)
-    linked: list[str] = []
-    while real or linked:
-        # Each folder is entered once, so loops end. Real paths come before links to them.
-        current = real.pop() if real else linked.pop()
-        full = os.path.join(root, current) if current else root
-        try:
-            status = os.stat(full)
-        except OSError as error:
-            raise _unreadable_folder(full, error) from error
-        if (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        prefix = current + "/" if current else ""
-        for entry in _entries(full):
-            if _is(entry.is_dir):
-                (linked if entry.is_symlink() else real).append(prefix + entry.name)
-            elif (suffix := os.path.splitext(entry.name)[1].lower()) not in SUFFIXES:
-                others[suffix] += 1
-            elif _is(entry.is_file):  # not a broken link, a pipe or a device
-                paths.append(prefix + entry.name)
-        linked.sort(reverse=True)
-    paths.sort()  # the order of a directory listing is arbitrary
-    return paths, others
-
-
-def _entries(folder: str) -> list["os.DirEntry[str]"]:
-    """What a folder holds, without hidden entries."""
-    try:
-        with os.scandir(folder) as entries:
-            return [e for e in entries if not e.name.startswith(".") and e.name != "__MACOSX"]
-    except OSError as error:
-        raise _unreadable_folder(folder, error) from error
-
-
-def _is(check: Callable[[], bool]) -> bool:
-    """A directory entry's own check; False for a link to itself."""
-    try:
-        return check()
-    except OSError:
-        return False
-
-
-def _unreadable_folder(folder: str, error: OSError) -> UserError:
-    reason = (error.strerror or type(error).__name__).lower()
-    return UserError(f"Cannot read the folder {folder} ({reason}): make it readable or move it.")
+    splits = {group.lower() for group in found.groups} <= {TRAIN, *VALIDATION_SPLITS}
+    labelled = len(folders) == 1 and "" not in found.groups and len(found.groups) > 1 and not splits
+    return Files.found(root, found, name, labelled)

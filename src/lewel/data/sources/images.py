@@ -14,6 +14,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from lewel.errors import too_many_files
+
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 
 # Pillow's default limit, repeated here because other packages lift Pillow's own.
@@ -91,6 +93,8 @@ def load_bytes(path: str | Path) -> bytearray:
             if file.readinto(data) != status.st_size:
                 raise UnreadableImage("file shrank while it was read")
     except OSError as error:
+        if too_many_files(error):  # no fault of this image
+            raise
         raise UnreadableImage(_lower(error.strerror or type(error).__name__)) from error
     except ValueError as error:  # a NUL in the path
         raise UnreadableImage("not a valid path") from error

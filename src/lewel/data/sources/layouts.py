@@ -22,6 +22,7 @@ class Layout(NamedTuple):
     folders: tuple[str, ...]  # of all images, where there is no split
     splits: dict[str, str]  # by the split's usual name
     note: str  # what is read as images
+    every: dict[str, str]  # the folder of each split, also of those that are not trained on
 
 
 def find_layout(root: str, name: str) -> Layout | None:
@@ -58,7 +59,7 @@ def _masks(root: Path, name: str) -> Layout | None:
     everywhere = (splits.pop(""),) if "" in splits else tuple(splits.values())
     images, masks = (os.path.relpath(folder, root) for folder in next(iter(found.values())))
     note = f"{name} has {images}/ and {masks}/: the masks are not read as images."
-    return Layout(everywhere, splits, note)
+    return Layout(everywhere, splits, note, splits)
 
 
 def _stems(folder: Path, suffixes: Collection[str] = MASK_SUFFIXES) -> set[str]:
@@ -79,7 +80,7 @@ def _voc(root: Path, name: str) -> Layout | None:
             )
             if found:
                 note = f"{name} is Pascal VOC: only {_shown(found)} is read."
-                return Layout(found, {}, note)
+                return Layout(found, {}, note, {})
     return None
 
 
@@ -91,7 +92,7 @@ def _coco(root: Path, name: str) -> Layout | None:
         return None
     train = [folder for split, folder in folders.items() if split.startswith(TRAIN)]
     every = tuple(dict.fromkeys(train or folders.values()))
-    return Layout(every, {}, f"{name} is COCO: only {_shown(every)} is read.")
+    return Layout(every, {}, f"{name} is COCO: only {_shown(every)} is read.", folders)
 
 
 def _coco_folder(root: Path, split: str) -> str | None:

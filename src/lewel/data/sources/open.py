@@ -7,6 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.sources.file_list import Lists
+from lewel.data.sources.folder import open_every_split as folder_splits
 from lewel.data.sources.folder import open_folder
 from lewel.data.sources.list import open_list, read_classes
 from lewel.data.sources.named import NAMES, open_named
@@ -14,7 +17,7 @@ from lewel.data.sources.packed import is_packed, open_packed
 from lewel.data.sources.source import Data, Source, Subset
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
-from lewel.ops.randomness import generator
+from lewel.ops.randomness import generator, permutation
 
 HELD_OUT: Final = 0.1  # fraction of the labelled images, if there is no validation set
 _SPLIT_KEY: Final = 0x5B117  # keeps this stream apart from others drawn with the same seed
@@ -27,17 +30,20 @@ def open_data(
     limit: int | None = None,
     seed: int = 0,
     classes: str | None = None,
+    storage: Storage = DEFAULT_STORAGE,
+    lists: Lists | None = None,
 ) -> Data:
     """Open `scenes`, a name of `NAMES`, a folder, a list, a CSV, or packed data, also by its URL.
 
-    The seed decides split and limit; `classes` is a text file of the classes to keep.
+    The seed decides split and limit; `classes` is a text file of the classes to keep. Lists of
+    large folders are kept where `lists` says.
     """
     if limit is not None and limit < 1:
         raise UserError(f"limit is {limit}: expected the number of images to use, 1 or more.")
     kept = None if classes is None else read_classes(classes)
     notes: list[str] = []
     # Larger than a view, so that a crop shows only a fraction of a scene, as with photos.
-    apart, everything, val = open_splits(data, image_size * 3 // 2, notes)
+    apart, everything, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)
     if kept is not None:
         if apart is not None or everything.labels is None:
             raise UserError(
@@ -54,7 +60,11 @@ def open_data(
 
 
 def open_splits(
-    data: str, scene_size: int, notes: list[str]
+    data: str,
+    scene_size: int,
+    notes: list[str],
+    lists: Lists | None = None,
+    storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[Source | None, Source, Source | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
     if data == "scenes":
@@ -70,15 +80,31 @@ def open_splits(
             notes.append(f"{data} is torchvision's data set; write ./{data} for the folder.")
         return open_named(data, notes)
     if "://" in data:
-        return open_packed(data, notes)
+        return open_packed(data, notes, storage)
     path = str(user_path(data))
     if os.path.isdir(path) and is_packed(path):
-        return open_packed(path, notes)
+        return open_packed(path, notes, storage)
     if os.path.isdir(path):
-        return None, *open_folder(path, notes)
+        return None, *open_folder(path, notes, lists)
     if os.path.isfile(path):
         return None, open_list(path, notes), None
     raise UserError(_not_found(data, path))
+
+
+def open_every_split(
+    data: str,
+    image_size: int,
+    notes: list[str],
+    lists: Lists | None = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> dict[str, Source]:
+    """All images of the data by split, each image once."""
+    path = "" if "://" in data else str(user_path(data))
+    if data != "scenes" and data not in NAMES and os.path.isdir(path) and not is_packed(path):
+        return dict(folder_splits(path, notes, lists))
+    apart, train, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)
+    found = {"unlabelled": apart, "train": train, "val": val}
+    return {split: source for split, source in found.items() if source is not None}
 
 
 def _keep(source: Source, names: Sequence[str], path: str) -> Subset:
@@ -112,11 +138,13 @@ def _divide(
         limited = _divide(None, apart, None, limit, seed, notes)
         return Data(limited.unlabelled, everything, val, limited.notes)
     count = len(everything)
-    order = generator(seed, _SPLIT_KEY).permutation(count)
     # The start of the order is held out and the limit takes its end: limited images avoid the
     # held-out ones while there are others, and a lower limit gives a subset of a higher one.
+    first = 0 if limit is None else max(0, count - limit)
+    splits = everything.labels is not None and val is None and count > 1
+    order = permutation(generator(seed, _SPLIT_KEY), count) if first or splits else np.arange(0)
     held_out = 0
-    if everything.labels is not None and val is None and count > 1:
+    if splits:
         held_out = max(1, round(HELD_OUT * count))
         val = Subset(everything, np.sort(order[:held_out]))
         notes.append(
@@ -125,12 +153,12 @@ def _divide(
         )
     if limit is not None and limit > count:
         notes.append(f"limit is {limit:,} but there are {count:,} images: all are used.")
-    first = 0 if limit is None else max(0, count - limit)
     unlabelled = Subset(everything, np.sort(order[first:])) if first else everything
     if everything.labels is None or val is None:
         return Data(unlabelled, None, None, tuple(notes))
     start = max(first, held_out)
-    train = Subset(everything, np.sort(order[start:])) if start else everything
+    order[start:].sort()  # in place: it is not needed any more
+    train = Subset(everything, order[start:]) if start else everything
     return Data(unlabelled, train, val, tuple(notes))
 
 

@@ -3,6 +3,10 @@
 import hashlib
 import os
 import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -16,16 +20,18 @@ from lewel.data.pack.format import (
     UNLABELLED,
     VAL,
     Index,
-    Samples,
     Shard,
     read_index,
 )
+from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Extent, Folder, Store, open_store
+from lewel.data.pack.tables import Tables
 from lewel.data.sources.images import UnreadableImage, decode_image
 from lewel.data.views.blocks import BLOCK
-from lewel.errors import UserError
+from lewel.errors import UserError, too_many_files
 
 SHOWN: Final = 3  # shards that a message names
+CHECKS: Final = 2  # readings whose checksum must be wrong before an image counts as corrupt
 
 
 class Packed:
@@ -35,26 +41,33 @@ class Packed:
         self,
         store: Store,
         shards: list[Shard],
-        samples: Samples,
+        tables: Tables,
         *,
         name: str,
+        labels: npt.NDArray[np.int64] | None = None,
         classes: tuple[str, ...] | None = None,
     ) -> None:
         self.name = name
-        self.classes, self.labels = classes, samples.labels
+        self.classes, self.labels = classes, labels
         self.fingerprint = hashlib.sha256("".join(s.sha256 for s in shards).encode()).hexdigest()
-        self._store, self._samples = store, samples
+        self._store, self._tables = store, tables
+        self.remote = not isinstance(store, Folder)
         self._files = [shard.file for shard in shards]
         counts = np.array([shard.images for shard in shards], np.int64)
-        self._shard_of = np.repeat(np.arange(len(shards), dtype=np.int32), counts)
-        # A block ends with its shard, so that one request fetches it.
-        within = np.arange(len(self)) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins = within % BLOCK == 0
-        self.blocks: npt.NDArray[np.int32] = np.cumsum(begins, dtype=np.int32) - 1
-        self._begins = np.append(np.flatnonzero(begins), len(self))
+        self._starts = np.concatenate([[0], np.cumsum(counts)])  # of the shards; then the end
 
     def __len__(self) -> int:
-        return len(self._samples.offsets)
+        return int(self._starts[-1])
+
+    @cached_property
+    def blocks(self) -> npt.NDArray[np.int32]:
+        """The block of each image, (len,); a block ends with its shard, for one request."""
+        blocks = np.empty(len(self), np.int32)
+        first = 0
+        for start, end in pairwise(self._starts.tolist()):
+            blocks[start:end] = first + np.arange(end - start, dtype=np.int32) // BLOCK
+            first += -(-(end - start) // BLOCK)
+        return blocks
 
     def read(self, index: int) -> torch.Tensor:
         """The image, uint8 (3, H, W); raises UnreadableImage."""
@@ -64,28 +77,57 @@ class Packed:
         """The image's bytes as they were packed; raises UnreadableImage, which names the shard."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        file, block = self._files[self._shard_of[index]], int(self.blocks[index])
-        first, last = int(self._begins[block]), int(self._begins[block + 1]) - 1
-        start, _ = self._span(first)
-        _, end = self._span(last)
+        shard, place = self._place(index)
+        file = self._files[shard]
         try:
-            data = self._store.read(Extent(file, *self._span(index)), Extent(file, start, end))
+            return self._checked(shard, place)
         except EOFError as error:
             raise UnreadableImage(f"{file} is truncated") from error
         except OSError as error:
+            if too_many_files(error):  # no fault of this image
+                raise
             reason = error.strerror or str(error) or type(error).__name__
             raise UnreadableImage(f"{file} cannot be read ({reason})") from error
-        if zlib.crc32(data) != self._samples.checksums[index]:
-            raise UnreadableImage(f"{file} is damaged")
-        return data
+
+    def _checked(self, shard: int, place: int) -> bytearray:
+        """The bytes of a sample, read again where their checksum is wrong."""
+        samples, block = self._tables.of(shard), self._block(shard, place)
+        for _ in range(CHECKS):
+            data = self._store.read(Extent(block.file, *samples.span(place)), block)
+            if zlib.crc32(data) == samples.checksums[place]:
+                return data
+            self._store.forget(block)
+        raise UnreadableImage(f"{block.file} is damaged")
+
+    def prefetch(self, indices: Iterable[int]) -> None:
+        """Fetch what these images need, several requests at a time."""
+        if self.remote:
+            places = [self._place(index) for index in indices]
+            self._tables.prefetch(dict.fromkeys(shard for shard, _ in places))
+            blocks: dict[Extent, None] = {}
+            for shard, place in places:
+                with suppress(OSError, EOFError):  # shows where the image is read
+                    blocks[self._block(shard, place)] = None
+            self._store.prefetch(blocks)
 
     def describe(self, index: int) -> str:
         """The original path of the image."""
-        return self._samples.names[index]
+        shard, place = self._place(index)
+        try:
+            return self._tables.name(shard, place)
+        except OSError:  # the names are damaged, perhaps not the image
+            return f"image {place} of {self._files[shard]}"
 
-    def _span(self, index: int) -> tuple[int, int]:
-        start = int(self._samples.offsets[index])
-        return start, start + int(self._samples.sizes[index])
+    def _place(self, index: int) -> tuple[int, int]:
+        """The shard of an image, and its place there."""
+        shard = int(np.searchsorted(self._starts, index, "right")) - 1
+        return shard, index - int(self._starts[shard])
+
+    def _block(self, shard: int, place: int) -> Extent:
+        """The byte range that is fetched for an image."""
+        samples, first = self._tables.of(shard), place // BLOCK * BLOCK
+        last = min(first + BLOCK, len(samples.offsets)) - 1
+        return Extent(self._files[shard], samples.span(first)[0], samples.span(last)[1])
 
 
 def is_packed(path: str) -> bool:
@@ -93,9 +135,11 @@ def is_packed(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, name)) for name in (INDEX, MANIFEST))
 
 
-def open_packed(place: str, notes: list[str]) -> tuple[Packed | None, Packed, Packed | None]:
+def open_packed(
+    place: str, notes: list[str], storage: Storage
+) -> tuple[Packed | None, Packed, Packed | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
-    store = open_store(place)
+    store = open_store(place, storage)
     index = read_index(store, place)
     name = os.path.basename(place.rstrip("/").rpartition("://")[2]) or index.name
     if isinstance(store, Folder):
@@ -105,9 +149,15 @@ def open_packed(place: str, notes: list[str]) -> tuple[Packed | None, Packed, Pa
     def split(which: str) -> Packed | None:
         if which not in index.shards:
             return None
-        samples = index.samples[which]
-        classes = None if samples.labels is None else index.classes
-        return Packed(store, index.shards[which], samples, name=name, classes=classes)
+        labels = index.labels[which]
+        return Packed(
+            store,
+            index.shards[which],
+            index.tables[which],
+            name=name,
+            labels=labels,
+            classes=None if labels is None else index.classes,
+        )
 
     apart, train, val = split(UNLABELLED), split(TRAIN), split(VAL)
     if train is None:

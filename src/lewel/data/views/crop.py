@@ -38,6 +38,7 @@ class ViewRecipe:
     blur: float = 1.0
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarise: float = 0.0
+    size: int | None = None  # side of the view in pixels; None is the network's input size
 
 
 class ViewDraw(NamedTuple):

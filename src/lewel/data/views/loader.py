@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lewel.data.sources.images import UnreadableImage
-from lewel.data.sources.source import Source
+from lewel.data.sources.source import Source, prefetch
 from lewel.data.views.augment import augment_colours
 from lewel.data.views.blocks import block_shuffle
 from lewel.data.views.crop import ViewRecipe, crop_view, draw_view
 from lewel.data.workers import leave_signals_to_the_parent
-from lewel.ops.randomness import generator
+from lewel.ops.randomness import generator, permutation
 
 Key = tuple[int, int]  # epoch, index of the sample
 TRIES = 100  # replacements tried for one unreadable image before the data counts as corrupt
@@ -28,6 +28,7 @@ class Batch(NamedTuple):
     draws: list[Tensor]  # float32 (B, P), photometric draws for `augment_colours`
     boxes: list[Tensor]  # int64 (B, 4), top, left, height, width of the crop
     flips: list[Tensor]  # bool (B,)
+    sizes: Tensor  # int64 (B, 2), height and width of the images
     indices: Tensor  # int64 (B,), of the requested samples
     corrupt: list[
         tuple[int, str, str]
@@ -56,7 +57,7 @@ class Order:
         """All sample indices in the order of this epoch."""
         draw = generator(self.seed, epoch)
         if self.blocks is None:
-            return draw.permutation(self.samples)
+            return permutation(draw, self.samples)
         return block_shuffle(self.blocks, self.batch_size, draw)
 
     def keys(self, first_step: int, last_step: int) -> Iterator[list[Key]]:
@@ -89,22 +90,27 @@ class Samples(Protocol):
     """A data set for the training loop; its batches list the images that could not be read."""
 
     @property
-    def size(self) -> int:
-        """The input size of the network, for memory estimates."""
+    def sizes(self) -> Sequence[int]:
+        """The side of each view in pixels, for memory estimates."""
 
     def __getitems__(self, keys: list[Key]) -> Any:
         """A batch of these samples, with `corrupt` as in `Batch`."""
 
 
 class TwoViews(Dataset[Batch]):
-    """Reads an image once and cuts one view of it by each recipe."""
+    """Reads an image once and cuts one view of it by each recipe, of `size` unless it has one."""
 
     def __init__(self, source: Source, recipes: Sequence[ViewRecipe], size: int, seed: int) -> None:
         self.source, self.recipes, self.size, self.seed = source, recipes, size, seed
+        self.sizes = [size if recipe.size is None else recipe.size for recipe in recipes]
 
     def __getitems__(self, keys: list[Key]) -> Batch:
-        batch = Batch([], [], [], [], torch.tensor([index for _, index in keys]), [])
-        images = [self.read(index, batch.corrupt) for _, index in keys]
+        corrupt: list[tuple[int, str, str]] = []
+        prefetch(self.source, [index for _, index in keys])
+        images = [self.read(index, corrupt) for _, index in keys]
+        sizes = torch.tensor([image.shape[1:] for image in images])
+        indices = torch.tensor([index for _, index in keys])
+        batch = Batch([], [], [], [], sizes, indices, corrupt)
         for view, recipe in enumerate(self.recipes):
             draws = [
                 draw_view(
@@ -116,7 +122,8 @@ class TwoViews(Dataset[Batch]):
                 for (epoch, index), image in zip(keys, images, strict=True)
             ]
             crops = [
-                crop_view(image, draw, self.size) for image, draw in zip(images, draws, strict=True)
+                crop_view(image, draw, self.sizes[view])
+                for image, draw in zip(images, draws, strict=True)
             ]
             # Stacked channels last; the training device converts the layout.
             batch.pixels.append(

@@ -1,0 +1,126 @@
+"""ReSim: MoCo v2, and InfoNCE of windows that lie in both views.
+
+Xiao et al., Region Similarity Representation Learning, ICCV 2021, in the order of its section 3. In
+LEWEL's terms its maps are boxes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lewel.errors import UserError
+from lewel.losses.info_nce import info_nce, info_nce_rows
+from lewel.methods.base import About, Method, Step, Views, both, embedding_std
+from lewel.nn.backbone import Backbone, ResNetBackbone
+from lewel.nn.dense_heads import Levels, RegionHead, StagedEncoder
+from lewel.nn.heads import HeadSpec
+from lewel.nn.norm import normalise_in_groups
+from lewel.nn.queue import Queue, QueueSpec
+from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.ops.precision import unit
+from lewel.ops.ranks import gather, ranks, sum_over_ranks
+from lewel.ops.windows import WINDOWS, averaged_windows, in_other_view, region_features, slide
+
+CHUNK = 256  # windows at a time
+
+
+class ReSim(Method):
+    """L = L_global + the sum over the levels of L_region.
+
+    Student and teacher have backbone f, MoCo v2's projector and a layer of `region_dim` channels on
+    C4 (`levels` c4), or an FPN on C4 and C3 (`levels` fpn).
+    """
+
+    about = About(
+        name="resim",
+        title="ReSim",
+        summary="MoCo v2, and the same for windows that lie in both views",
+        paper="Xiao et al., Region Similarity Representation Learning, ICCV 2021",
+    )
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        head: HeadSpec = HeadSpec(dim=128, hidden=2048, norm="none"),
+        teacher: TeacherSpec = MOCO,
+        contrast: QueueSpec = QueueSpec(),
+        levels: Levels = "c4",
+        region_dim: int = 256,
+    ) -> None:
+        super().__init__()
+        if not isinstance(backbone, ResNetBackbone):
+            raise UserError(
+                "--method resim cuts regions from the stages C3 and C4 of a ResNet: choose a "
+                "--backbone such as resnet50."
+            )
+        if region_dim < 1:
+            raise UserError(f"--options.region_dim is {region_dim}, but expected 1 or more.")
+        self.temperature, self.symmetric = contrast.temperature, contrast.symmetric
+        self.student = StagedEncoder(
+            backbone, RegionHead(backbone.stage_channels, head, levels, region_dim)
+        )
+        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
+        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.queue = Queue(contrast.queue, head.dim)
+
+    def forward(self, views: Views) -> Step:
+        """Two views (B, 3, S, S) and where they were cut -> the loss of one direction or both."""
+        step = self.contrast(views, 0, 1)
+        return both(step, self.contrast(views, 1, 0)) if self.symmetric else step
+
+    def contrast(self, views: Views, view: int, other: int) -> Step:
+        """One direction: the student's view against the teacher's other view."""
+        # Both are flipped alike, as the first: a region looks the same in both but for its scale.
+        apart = (views.flips[view] != views.flips[other])[:, None, None, None]
+        (target,) = self.teacher(torch.where(apart, views[other].flip(3), views[other]))
+        student = self.student(views[view])
+        query, key = unit(student.pooled), unit(target.pooled)
+        loss = info_nce(*self.queue.similarities(query, key), self.temperature)
+        logs = {"embedding_std": embedding_std(query), "teacher_embedding_std": embedding_std(key)}
+        logs["loss_global"] = loss.detach()
+        places = (views.boxes[view], views.boxes[other]), (views.flips[view],) * 2
+        maps = zip(student.features, target.features, strict=True)
+        for level, (queries, keys) in enumerate(maps):
+            region = self.region_loss(queries, keys, places, *WINDOWS[level])
+            logs[f"loss_c{4 - level}"] = region.detach()
+            loss = loss + region
+        return Step(loss, logs, gather(key))
+
+    def region_loss(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        places: tuple[Sequence[Tensor], Sequence[Tensor]],
+        window: float,
+        stride: float,
+    ) -> Tensor:
+        """L_region of one level: maps (B, C, H, W) of both views -> the mean over valid windows.
+
+        A window of the query against the same region of the key, and against the averages over
+        windows of all keys of the global batch. A window that is not in both views is left out.
+        """
+        windows = slide(window, stride).to(queries.device)
+        regions, inside = in_other_view(windows, *places)
+        query = unit(region_features(queries, windows.expand_as(regions))).flatten(0, 1)
+        key = unit(region_features(keys, regions)).flatten(0, 1)
+        others = gather(unit(averaged_windows(keys, window, stride))).flatten(0, 1)
+        # In chunks, computed again in the backward pass: B^2 similarities of all windows are many.
+        chunks = zip(torch.split(query, CHUNK), torch.split(key, CHUNK), strict=True)
+        rows = [checkpoint(self.rows, *one, others, use_reentrant=False) for one in chunks]
+        losses = torch.cat(rows) * inside.flatten()
+        count = sum_over_ranks(inside.sum()) / ranks()  # the gradient is averaged over ranks
+        return losses.sum() / count.clamp_min(1)
+
+    def rows(self, query: Tensor, key: Tensor, others: Tensor) -> Tensor:
+        """InfoNCE of windows (M, C) and their keys (M, C) against others (K, C): (M,)."""
+        with torch.autocast(query.device.type, enabled=False):
+            positive, negative = (query * key).sum(1), query @ others.T
+        return info_nce_rows(positive, negative, self.temperature)
+
+    def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
+        alpha = self.teacher.follow(self.student, progress)
+        self.queue.enqueue(keys)  # after the loss: a view never meets its own key
+        return {"teacher_momentum": alpha}

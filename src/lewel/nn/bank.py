@@ -1,0 +1,39 @@
+"""A memory bank: one embedding of each image of the training set."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lewel.ops.precision import unit
+from lewel.ops.ranks import from_rank_0
+
+
+class MemoryBank(nn.Module):
+    """Unit vectors (images, D), initialised randomly; `momentum` is how much an entry keeps."""
+
+    entries: Tensor
+
+    def __init__(self, images: int, dim: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("entries", F.normalize(torch.randn(images, dim), dim=1))
+
+    def similarities(self, query: Tensor, indices: Tensor, many: int) -> tuple[Tensor, Tensor]:
+        """Similarities of unit queries (B, D) to their own entries (B,) and to others (B, K).
+
+        The others are `many` draws from the bank, the same for all queries and ranks, or the whole
+        bank where it is not larger. The own entry is never among them: it counts as -inf.
+        """
+        drawn = torch.arange(len(self.entries), device=query.device)
+        if many < len(drawn):
+            drawn = from_rank_0(torch.randint(len(drawn), (many,), device=query.device))
+        with torch.autocast(query.device.type, enabled=False):
+            positive = (query * self.entries[indices]).sum(1)
+            negative = query @ self.entries[drawn].T
+        return positive, negative.masked_fill(indices[:, None] == drawn, -torch.inf)
+
+    @torch.no_grad()
+    def update(self, indices: Tensor, embeddings: Tensor) -> None:
+        """v <- m v + (1 - m) z, of length 1, for the entries (B,) by the embeddings (B, D)."""
+        old = self.entries[indices]
+        self.entries[indices] = unit(old.lerp(embeddings.to(old.dtype), 1 - self.momentum))

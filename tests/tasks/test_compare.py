@@ -1,0 +1,97 @@
+"""`lewel compare`: a plan that stays, and one table of all methods."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lewel.cli.main import run
+from lewel.methods.registry import method_names
+from lewel.tasks import compare
+from lewel.tasks.compare import chosen, measured_share, recipe_of
+from lewel.tasks.reproduce import Worker
+from lewel.tasks.reproduction_plan import Backbone
+from tests.cli.making import images
+
+TINY = {
+    **{"batch_size": 8, "width": 8, "image_size": 16, "head.hidden": 16, "head.dim": 8},
+    **{"channels_last": False, "log_every": 1, "stem": "small"},
+}
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny networks, and no process for each part."""
+
+    def work(self: Worker, queue: list[Backbone]) -> int:
+        for one in queue:
+            self.do(one)
+        return self.failed
+
+    monkeypatch.setattr(Worker, "work", work)
+    monkeypatch.setattr(Worker, "call", lambda self, words, log: (run(words), "failed"))
+    monkeypatch.setattr(compare, "SHARED", {**compare.SHARED, **TINY})
+    few = {"epochs": 1, "batch_size": 8, "workers": 0}
+    monkeypatch.setattr(compare, "FEW_LABELS", few)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_methods_share_the_time_and_end_in_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    images(data / "train", {"a": 16, "b": 16})
+    images(data / "val", {"a": 20, "b": 20})
+    words = ["compare", str(data), "--budget", "1m", "--out", str(out)]
+
+    def short(*given: object) -> compare.Share:
+        found = measured_share(*given)  # type: ignore[arg-type]
+        assert found.speed > 0 and found.memory > 0
+        return compare.Share(**{**vars(found), "settings": {"epochs": 1}})
+
+    monkeypatch.setattr(compare, "measured_share", short)
+    assert run([*words, "--methods", "byol"]) == 0
+    first = json.loads((out / "plan.json").read_text())["shares"]
+    capsys.readouterr()
+    assert run([*words, "--methods", "byol", "simclr"]) == 0  # adds one, keeps the other
+    said = capsys.readouterr().out
+    assert "byol: timing" not in said and "seed0, pretrain: done" in said
+    assert json.loads((out / "plan.json").read_text())["shares"][0] == first[0]
+    page = (out / "pages" / "compare.md").read_text()
+    lines = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
+    assert [line[1].strip() for line in lines] == [
+        *("", "BYOL", "SimCLR", "randomly initialised (control)"),
+    ]
+    assert [cell.strip() for cell in lines[0][2:-1]] == [
+        *("k-NN", "linear probe", "10 % of the labels", "maps: consistency"),
+        *("images/s", "memory of a step"),
+    ]
+    assert all(cell.strip() != "-" for line in lines[1:3] for cell in line[2:-1])
+    assert "BYOL" in said and "pages/index.html" in said
+
+    assert run([*words, "--methods", "byol", "simclr", "--list"]) == 0
+    assert "5 of 5" in capsys.readouterr().out
+    assert run([*words[:3], "2m", *words[4:]]) == 2
+    assert "for 60 s a method" in capsys.readouterr().err
+    (out / "plan.json").write_text("[]")
+    assert run(words) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_every_method_has_its_recipes() -> None:
+    assert chosen([]) == chosen(["all"]) == sorted(method_names())
+    for name in method_names():
+        assert recipe_of(name, "scenes") and recipe_of(name, "photos")
+
+
+def test_wrong_methods_and_folders_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", "scenes", "--methods", "nothing", "--out", str(tmp_path / "a")]) == 2
+    assert "nothing" in capsys.readouterr().err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "photo.txt").write_text("mine")
+    assert run(["compare", "scenes", "--methods", "byol", "--out", str(tmp_path / "mine")]) == 2
+    assert "holds other files" in capsys.readouterr().err
+    assert run(["compare", "scenes", "--budget", "soon", "--out", str(tmp_path / "b")]) == 2
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
