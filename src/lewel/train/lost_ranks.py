@@ -14,6 +14,7 @@ from lewel.train.heartbeat import Heartbeat, Lost, connect
 
 NOTICED = 10.0  # seconds in which a failed collective is followed by the news of a lost rank
 GRACE = 5.0  # seconds for the main thread to end by itself
+NEWS = 2.0  # seconds in which a rank that srun or torchrun ends learns why
 SAVING = 600.0  # seconds that a checkpoint may take to be written meanwhile
 CONNECTION = ("peer", "NCCL", "gloo", "TCPStore")  # words in the errors of collectives
 
@@ -68,10 +69,13 @@ class WatchedRanks:
         self.minutes, self.report, self.saved_in = minutes, report, saved_in
         self.noticed, self.ended = threading.Event(), threading.Event()
         self.beat: Heartbeat | None = None
+        self._before: signal._HANDLER | None = None
 
     def __enter__(self) -> None:
         global _current
         if ranks() > 1:
+            with suppress(ValueError):  # not the main thread
+                self._before = signal.signal(signal.SIGTERM, self._end)
             peers = connect(os.environ["MASTER_ADDR"])
             self.beat = Heartbeat(rank(), peers, 60 * self.minutes, self._on_lost, self._on_saved)
             self.beat.start()
@@ -86,6 +90,14 @@ class WatchedRanks:
         finally:
             self.ended.set()
             _current = None
+            if self._before is not None:
+                signal.signal(signal.SIGTERM, self._before)
+
+    def _end(self, number: int, frame: object) -> None:
+        """SIGTERM outside of training: end, but print first that another rank is lost."""
+        self.noticed.wait(NEWS)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _leave(self, beat: Heartbeat, error: BaseException | None) -> None:
         """Tell the others how this rank ends; explain a failed collective by the lost rank."""
