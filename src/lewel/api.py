@@ -9,13 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from torch import nn
 
-from lewel.config.commands import (
-    EmbedConfig,
-    ExportConfig,
-    ImportConfig,
-    MapsConfig,
-    PackConfig,
-)
+from lewel.config.commands import EmbedConfig, ExportConfig, ImportConfig, MapsConfig, PackConfig
 from lewel.config.evaluate import (
     CONFIGS,
     DetectConfig,
@@ -52,6 +46,7 @@ from lewel.tasks.outcome import (
     Accuracy,
     Detected,
     Embedded,
+    Exported,
     Located,
     Mapped,
     Pretrained,
@@ -160,7 +155,7 @@ def report(*runs: Name, out: Maybe = None, overwrite: bool = False) -> Path:
     return report_task.report([Path(run) for run in runs], _path(out), overwrite=overwrite)
 
 
-def export(backbone: Name, to: str, *, out: Maybe = None, **settings: Any) -> export_task.Exported:
+def export(backbone: Name, to: str, *, out: Maybe = None, **settings: Any) -> Exported:
     """A backbone in another project's format, loaded back and compared."""
     config = _checked(ExportConfig, {**settings, "to": to})
     return export_task.export(fspath(backbone), config, _path(out))

@@ -1,19 +1,16 @@
 """`lewel export`: a backbone in another project's format, loaded back and compared."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from pprint import pformat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchvision import models
 
 from lewel.config.commands import ExportConfig
-from lewel.errors import RunError, UserError
+from lewel.errors import UserError
 from lewel.files import mark, refuse_foreign, refuse_unwritable, write_marked
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.export import (
@@ -30,11 +27,13 @@ from lewel.interop.graphs import (
     write_onnx,
     write_program,
 )
-from lewel.interop.hub import CONFIG, WEIGHTS, hub_config, timm_model
+from lewel.interop.hub import CONFIG, WEIGHTS, timm_model
 from lewel.interop.lookup import folder_for
 from lewel.interop.weights import read_weights
 from lewel.nn.backbone import RESNETS, exports_of, obstacle
-from lewel.tasks.model_card import known_digest, make_card, write_card
+from lewel.tasks.export_hub import to_hub
+from lewel.tasks.export_work import Work
+from lewel.tasks.outcome import Exported
 from lewel.train.run_folder import write_weights
 
 ENDINGS = {
@@ -48,37 +47,7 @@ ENDINGS = {
 }
 BESIDE = {"detectron2": (".yaml",), "mmseg": (".py",)}  # a config beside the weights
 CLOSE = 1e-4  # tolerance of features, relative to the largest one above 1
-
-
-class Exported(NamedTuple):
-    """The files of an export, the result of the comparison, and code that loads it."""
-
-    files: tuple[Path, ...]
-    compared: str
-    loading: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
 Features = Callable[[Path, Tensor], list[Tensor]]  # of a file and images
-
-
-@dataclass
-class Work:
-    """A network in eval mode and the file to write."""
-
-    what: str
-    net: nn.Module
-    network: Network
-    path: Path
-    config: ExportConfig
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: value.contiguous() for name, value in self.net.state_dict().items()}
-
-    def images(self, count: int = 2) -> Tensor:
-        """Random images (count, 3, S, S) for the comparison."""
-        size = self.network.image_size
-        return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def export(what: str, config: ExportConfig, out: Path | None = None) -> Exported:
@@ -137,7 +106,7 @@ def _to_torchvision(work: Work) -> Exported:
         how = f"torchvision.models.ResNet({kind}, {list(depths)})"
     net.fc = nn.Identity()
     net.load_state_dict(torch.load(path, weights_only=True))
-    _compare(work, [net.eval()(work.images())], [work.net(work.images())], 0)
+    work.compare([net.eval()(work.images())], [work.net(work.images())], 0)
     loading = (
         "import torch, torchvision",
         f"net = {how}; net.fc = torch.nn.Identity()",
@@ -159,7 +128,7 @@ def _to_timm(work: Work) -> Exported:
     if pooled:
         net.reset_classifier(0, "avg")
     images = work.images()
-    difference = _compare(work, [net.eval()(images)], [work.net(images)], 1e-5)
+    difference = work.compare([net.eval()(images)], [work.net(images)], 1e-5)
     given = "".join(f", {key}={value!r}" for key, value in settings.items())
     loading = (
         "import timm",
@@ -169,39 +138,6 @@ def _to_timm(work: Work) -> Exported:
     return Exported((path,), f"timm's own network gives the features {difference}", loading)
 
 
-def _to_hub(work: Work) -> Exported:
-    import timm
-
-    path, folder = work.path, work.path.parent
-    known = known_digest(folder, work.config.overwrite)
-    images = work.images()
-    expected = work.net(images)
-    made = make_card(work.what, work.network, expected.shape[1], work.config.untrained)
-    about = {"version": version("lewel"), "card": made.digest, "writer": mark("export")}
-    text = json.dumps(hub_config(work.network, expected.shape[1], about), indent=2) + "\n"
-    config, source = folder / CONFIG, f"local-dir:{folder}"
-    # First, because a later export knows the folder by it.
-    write_marked(config, "export", lambda aside: aside.write_text(text, encoding="utf-8"))
-    write_weights(path, work.net, {"writer": mark("export")})
-    try:
-        net: Any = timm.create_model(source, pretrained=True)
-        difference = _compare(work, [net.eval()(images)], [expected], 1e-5)
-    except RunError:
-        config.unlink()
-        raise
-    except (RuntimeError, TypeError):  # of timm
-        for file in (path, config):
-            file.unlink()
-        raise UserError(
-            f"{work.what} cannot be exported to hub (timm builds {work.network.name} with other "
-            "tensors when it pools): use --to timm."
-        ) from None
-    files, notes = write_card(made, folder, known)
-    loading = ("import timm", f"net = timm.create_model({source!r}, pretrained=True)")
-    compared = f"timm's own network gives the features {difference}"
-    return Exported((path, config, *files), compared, loading, notes)
-
-
 def _to_detectron2(work: Work) -> Exported:
     import yaml
 
@@ -209,7 +145,7 @@ def _to_detectron2(work: Work) -> Exported:
     checkpoint = detectron2_checkpoint(tensors)
     write_marked(path, "export", lambda aside: torch.save(checkpoint, aside))
     counted = {n: v for n, v in tensors.items() if not n.endswith("num_batches_tracked")}
-    _compare_tensors(work, read_weights(path), counted)
+    work.compare_tensors(read_weights(path), counted)
     config = path.with_suffix(".yaml")
     settings = detectron2_config(network.name, path.resolve(), network.mean, network.std)
     text = f"# {mark('export')}: merge this over a config of detectron2 that has a ResNet.\n"
@@ -229,7 +165,7 @@ def _to_detectron2(work: Work) -> Exported:
 def _to_mmseg(work: Work) -> Exported:
     network, path, tensors = work.network, work.path, work.tensors()
     write_marked(path, "export", lambda aside: torch.save(mmseg_checkpoint(tensors), aside))
-    _compare_tensors(work, from_mmseg(read_weights(path)), tensors)
+    work.compare_tensors(from_mmseg(read_weights(path)), tensors)
     config = path.with_suffix(".py")
     settings = mmseg_config(network.name, path.resolve(), network.mean, network.std)
     text = f"# {mark('export')}: merge this over a config of mmseg (or mmdet, no `pretrained`).\n"
@@ -263,7 +199,7 @@ def _graph(work: Work, by: str, features_of: Features, loading: tuple[str, ...])
     """A graph, compared on more images than it was traced with: the batch size must be dynamic."""
     images = work.images(3)
     found, expected = features_of(work.path, images)[:1], [work.net(images)]
-    difference = _compare(work, found, expected, CLOSE)
+    difference = work.compare(found, expected, CLOSE)
     return Exported((work.path,), f"{by} gives the features {difference}", loading)
 
 
@@ -271,30 +207,10 @@ def _wanted(work: Work) -> str:
     return f"normalised images (B, 3, {work.network.image_size}, {work.network.image_size})"
 
 
-def _compare(work: Work, found: list[Tensor], expected: list[Tensor], close: float) -> str:
-    """Compare features with ours -> the difference as text; delete the file if it is too large."""
-    far = max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
-    scale = max(1.0, *(float(value.abs().max()) for value in expected))
-    if not far <= close * scale:
-        work.path.unlink()
-        raise RunError(
-            f"{work.path}, loaded back, gives features that differ by {far:.2g}, more than "
-            f"{close * scale:.2g}: it was removed."
-        )
-    return "bit for bit" if far == 0 else f"to {far:.1g}"
-
-
-def _compare_tensors(work: Work, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    same = found.keys() == expected.keys()
-    if not same or not all(torch.equal(found[name], expected[name]) for name in expected):
-        work.path.unlink()
-        raise RunError(f"{work.path}, loaded back, has different tensors: it was removed.")
-
-
 WRITERS: dict[str, Callable[[Work], Exported]] = {
     "torchvision": _to_torchvision,
     "timm": _to_timm,
-    "hub": _to_hub,
+    "hub": to_hub,
     "detectron2": _to_detectron2,
     "mmseg": _to_mmseg,
     "onnx": _to_onnx,

@@ -223,3 +223,12 @@ class Embedded(NamedTuple):
     images: int
     file: Path
     splits: dict[str, int]
+
+
+class Exported(NamedTuple):
+    """export: the files, the result of the comparison, and code that loads it."""
+
+    files: tuple[Path, ...]
+    compared: str
+    loading: tuple[str, ...]
+    notes: tuple[str, ...] = ()
