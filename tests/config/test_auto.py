@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from lewel.config.auto import TUNED, Facts, choose, shipped_recipe, steps_of, warnings, with_speed
+from lewel.config.auto import choose, warnings
+from lewel.config.auto_choices import Facts
+from lewel.config.auto_length import steps_of, with_speed
+from lewel.config.auto_method import TUNED, shipped_recipe
 from lewel.config.configure import configure
 from lewel.config.methods import taken, typed_options, without_unused
-from lewel.config.pretrain import resolve
 from lewel.config.recipes import list_recipes, read_recipe
+from lewel.config.resolve import resolve
 from lewel.errors import UserError
 from lewel.methods.registry import find_method, method_names
 

@@ -9,8 +9,9 @@ import yaml
 from lewel.config import methods
 from lewel.config.configure import configure
 from lewel.config.methods import arguments, as_recipe, own_options, taken, typed_options
-from lewel.config.pretrain import PretrainConfig, resolve
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import list_recipes, read_recipe
+from lewel.config.resolve import resolve
 from lewel.errors import UserError
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_m import LewelM

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from lewel.config.methods import arguments, refuse_unused
 from lewel.config.paper import Cell, Paper, Row, read_paper
-from lewel.config.pretrain import resolve
 from lewel.config.recipes import list_recipes, read_recipe, recipe_folder
+from lewel.config.resolve import resolve
 from lewel.config.settings import read_yaml
 from lewel.methods.registry import find_method
 

@@ -7,10 +7,12 @@ import torch
 import yaml
 
 from lewel.config import build
+from lewel.config.identity import differences
 from lewel.config.methods import as_recipe
-from lewel.config.pretrain import PretrainConfig, differences, read_config, resolve, write_yaml
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import list_recipes, read_recipe
-from lewel.config.settings import flat, read_yaml
+from lewel.config.resolve import read_config, resolve
+from lewel.config.settings import flat, read_yaml, write_yaml
 from lewel.data.sources.open import open_data
 from lewel.errors import UserError
 from lewel.evaluate.knn_probe import KnnProbe

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lewel.config.build import build_method
-from lewel.config.pretrain import resolve
+from lewel.config.resolve import resolve
 from lewel.errors import UserError
 from lewel.interop.backbones import build_backbone
 from lewel.losses.barlow_twins import cross_correlation, redundancy

@@ -5,7 +5,7 @@ import timm
 import torch
 
 from lewel.config.build import build_method
-from lewel.config.pretrain import resolve
+from lewel.config.resolve import resolve
 from lewel.errors import UserError
 from lewel.interop.backbones import build_backbone, plain
 from lewel.methods.byol import BYOL

@@ -10,11 +10,11 @@ import yaml
 from PIL import Image
 
 from lewel.cli.main import run
-from lewel.config.auto import Facts
+from lewel.config.auto_choices import Facts
 from lewel.config.build import build_method
 from lewel.config.configure import configure
 from lewel.config.methods import as_recipe
-from lewel.config.pretrain import write_yaml
+from lewel.config.settings import write_yaml
 from lewel.errors import UserError
 from lewel.tasks import auto
 from lewel.train.estimate import estimate_memory

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lewel.cli.main import run
-from lewel.config.pretrain import read_config
+from lewel.config.resolve import read_config
 from lewel.methods.registry import method_names
 from lewel.tasks import doctor_deep, doctor_runs, doctor_steps
 from lewel.tasks.doctor_deep import BOUNDS, EXACT, ROUNDED, compare, examine, lacks, place_of

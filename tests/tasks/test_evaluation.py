@@ -17,7 +17,7 @@ from lewel.data.sources.source import Data, Subset, digest, digest_with_labels
 from lewel.errors import UserError
 from lewel.evaluate.scores import accuracy, bootstrap
 from lewel.interop.backbones import find_network, open_backbone
-from lewel.tasks.evaluation import labelled
+from lewel.tasks.evaluator import labelled
 from tests.conftest import randomise_statistics
 from tests.running import tiny_run
 

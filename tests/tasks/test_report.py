@@ -12,7 +12,7 @@ import torch
 from lewel.cli.main import run
 from lewel.config.configure import configure
 from lewel.config.methods import as_recipe
-from lewel.config.pretrain import write_yaml
+from lewel.config.settings import write_yaml
 from lewel.errors import UserError
 from lewel.evaluate.results import Results
 from lewel.evaluate.scores import accuracy

@@ -14,11 +14,11 @@ from safetensors.numpy import save_file
 from lewel.config.configure import configure
 from lewel.config.evaluate import EvaluateConfig
 from lewel.config.methods import as_recipe
-from lewel.config.pretrain import write_yaml
+from lewel.config.settings import write_yaml
 from lewel.errors import RunError
 from lewel.evaluate.results import Results, fingerprint
 from lewel.nn.backbone import MEAN, STD
-from lewel.tasks.evaluation import FREE
+from lewel.tasks.evaluator import FREE
 from lewel.tasks.paper import CONFIGS, NO_PROTOCOL, NOT_STORED
 from lewel.tasks.report import read_run, report
 from lewel.tasks.results import COLUMNS, numbers_of, result_rows, results_table

@@ -15,7 +15,7 @@ from lewel.config.evaluate import DenseConfig, DetectConfig, SegmentConfig
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.nn.backbone import build_resnet
 from lewel.tasks import dense_dry_run, detect, segment
-from lewel.tasks.evaluation import Evaluator
+from lewel.tasks.evaluator import Evaluator
 from lewel.train.devices import open_fabric, placement
 from tests.data.dense.mask_layouts import make_voc
 

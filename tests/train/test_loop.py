@@ -13,7 +13,8 @@ from lightning_fabric.plugins.precision.amp import MixedPrecision
 from safetensors.torch import load_file
 
 from lewel.config.build import build_method, build_optimizer
-from lewel.config.pretrain import read_yaml, resolve
+from lewel.config.resolve import resolve
+from lewel.config.settings import read_yaml
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
 from lewel.optim.sgd import make_sgd

@@ -9,7 +9,7 @@ from lewel.config.pretrain import PretrainConfig
 from lewel.progress import plain_console
 
 if TYPE_CHECKING:
-    from lewel.config.auto import Choices
+    from lewel.config.auto_choices import Choices
     from lewel.tasks.outcome import Pretrained
 
 

@@ -10,8 +10,9 @@ from lewel.config.methods import (
     typed_options,
     without_unused,
 )
-from lewel.config.pretrain import PretrainConfig, resolve
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import command_recipe, default_recipe
+from lewel.config.resolve import resolve
 from lewel.data.sources.named import NAMES
 from lewel.errors import UserError
 from lewel.files import user_path

@@ -1,12 +1,10 @@
 """Settings of a run: one typed model for recipes, flags, help texts and checks."""
 
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from cyclopts import Parameter
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from lewel.config.settings import (
     ARITHMETIC,
@@ -21,14 +19,8 @@ from lewel.config.settings import (
     Seed,
     Settings,
     StorageTimeout,
-    explain,
-    flat,
-    merge,
-    read_yaml,
 )
 from lewel.data.pack.storage import MINUTES
-from lewel.errors import UserError
-from lewel.files import with_end
 from lewel.methods.registry import method_names
 
 
@@ -226,115 +218,3 @@ class PretrainConfig(Settings):
                 f"there is no method {value!r}: choose {', '.join(method_names())}{hint}"
             )
         return value
-
-
-# What may change between a run and its resumption; everything else is the run's identity.
-FREE = frozenset(
-    {
-        "workers",
-        "accelerator",
-        "accumulate",
-        "cudnn_benchmark",
-        "devices",
-        "nodes",
-        "rank_timeout",
-        "storage_timeout",
-        "cache",
-        "cache_size",
-        "loggers",
-        "log_every",
-        "checkpoint_minutes",
-        "keep_checkpoints",
-        "knn",
-    }
-)
-
-
-# Of a run that follows a recipe: they name its data, or do not change what is computed.
-TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
-
-
-def resolve(recipe: dict[str, Any], overrides: dict[str, Any]) -> PretrainConfig:
-    """A recipe with the user's settings on top of it, as one checked configuration."""
-    optim = recipe.get("optim")
-    if "batch_size" in recipe and isinstance(optim, dict) and "lr" in optim:
-        # The recipe's learning rate is for the recipe's batch.
-        recipe = merge({"optim": {"lr_batch_size": recipe["batch_size"]}}, recipe)
-    merged = merge(recipe, overrides)
-    try:
-        config = PretrainConfig.model_validate(merged)
-    except ValidationError as error:
-        raise UserError(explain(error, PretrainConfig)) from None
-    # Only now: flags alone are not compared with defaults that a recipe may replace.
-    if config.batch_size % config.accumulate:
-        raise UserError(
-            f"batch_size {config.batch_size} is not a multiple of accumulate {config.accumulate}: "
-            "change --batch-size or --accumulate."
-        )
-    if config.batch_size // config.accumulate < 2:
-        raise UserError(
-            "Batch norm needs at least 2 images in a micro-batch: raise --batch-size or lower "
-            "--accumulate."
-        )
-    config = config.model_copy(update={"channels_last": memory_layout(config)})
-    if config.head.aligned_dim is None:  # d = c by default (section 3.3)
-        head = config.head.model_copy(update={"aligned_dim": config.head.dim})
-        config = config.model_copy(update={"head": head})
-    return config
-
-
-def memory_layout(config: PretrainConfig) -> bool:
-    """Whether memory is channels_last: from 128 px on, where nothing is chosen.
-
-    oneDNN's strided 1x1 convolutions of fewer than 16 channels on maps of 64 px and more write past
-    their memory in that layout.
-    """
-    side = config.image_size // {"small": 1, "medium": 2, "imagenet": 4}[config.stem]
-    unsafe = not config.backbone.startswith("timm/") and config.width < 16 and side >= 64
-    if config.channels_last is None:
-        return config.image_size >= 128 and not unsafe
-    if config.channels_last and unsafe:
-        raise UserError(
-            f"width {config.width} with maps of {side} px cannot be trained in channels_last on a "
-            "CPU: use --no-channels-last, or --width 16 or more."
-        )
-    return config.channels_last
-
-
-def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
-    """What makes two configurations different runs, one `key: old -> new` each.
-
-    More epochs are the same run, trained for longer.
-    """
-    before, after = flat(old), flat(new)
-    if new.epochs >= old.epochs:
-        after["epochs"] = before["epochs"]
-    return [
-        f"{key}: {before[key]} -> {after[key]}"
-        for key in before
-        if before[key] != after[key] and key.split(".")[0] not in FREE
-    ]
-
-
-def follows(
-    config: PretrainConfig, recipe: dict[str, Any], overrides: dict[str, Any] | None = None
-) -> bool:
-    """Whether a run has the settings of a recipe; its data must be compared by other means."""
-    own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
-    wanted = resolve({**recipe, **own}, overrides or {})
-    if wanted.method != config.method or wanted.epochs != config.epochs:
-        return False
-    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
-
-    return not differences(wanted, resolve(as_recipe(config), {}))
-
-
-def read_config(path: Path) -> PretrainConfig:
-    """The settings of a run from its config.yaml."""
-    return resolve(read_yaml(path), {})
-
-
-def write_yaml(settings: dict[str, Any], path: Path) -> None:
-    """Settings as a YAML file, usable as a recipe."""
-    text = yaml.safe_dump(settings, sort_keys=False, width=100)
-    path.write_text(with_end(text), encoding="utf-8")

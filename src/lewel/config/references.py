@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from lewel.config.pretrain import FREE, PretrainConfig, follows, resolve
+from lewel.config.identity import FREE, follows
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import read_recipe, recipe_folder
+from lewel.config.resolve import resolve
 from lewel.config.settings import Settings, read_yaml
 from lewel.pages.reference import Reference
 

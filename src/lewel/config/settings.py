@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from lewel.data.pack.storage import Storage
 from lewel.errors import UserError
-from lewel.files import LAST_LINE, is_cut
+from lewel.files import LAST_LINE, is_cut, with_end
 
 
 def _rises(value: tuple[float, float]) -> tuple[float, float]:
@@ -156,3 +156,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} holds {type(content).__name__}, expected keys and values.")
     return content
+
+
+def write_yaml(settings: dict[str, Any], path: Path) -> None:
+    """Settings as a YAML file, usable as a recipe."""
+    text = yaml.safe_dump(settings, sort_keys=False, width=100)
+    path.write_text(with_end(text), encoding="utf-8")

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from lewel.config.commands import MapsConfig
 from lewel.config.evaluate import FinetuneConfig
-from lewel.config.pretrain import resolve
 from lewel.config.recipes import command_recipe, read_recipe
+from lewel.config.resolve import resolve
 from lewel.progress import show
 from lewel.tasks.finetune import finetune
 from lewel.tasks.maps import maps

@@ -11,7 +11,8 @@ from rich.console import Console
 from lewel.config.evaluate import DenseConfig
 from lewel.data.views.loader import make_loader
 from lewel.tasks.dry_run import duration
-from lewel.tasks.evaluation import EvaluationRun, Evaluator, Task
+from lewel.tasks.evaluation import EvaluationRun, Task
+from lewel.tasks.evaluator import Evaluator
 from lewel.tasks.training import Prepared
 from lewel.train.card import count
 from lewel.train.devices import open_fabric, placement

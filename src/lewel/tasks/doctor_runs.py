@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lewel.config.methods import as_recipe
-from lewel.config.pretrain import write_yaml
+from lewel.config.settings import write_yaml
 from lewel.methods.registry import method_names
 from lewel.tasks.doctor_speed import Tell
 from lewel.tasks.doctor_steps import small_config

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lewel.config.build import build_dataset, build_method, build_optimizer, peak_rate
 from lewel.config.methods import typed_options, without_unused
-from lewel.config.pretrain import PretrainConfig, resolve
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import resolve
 from lewel.data.sources.open import open_data
 from lewel.data.views.loader import Batch, finish_views
 from lewel.methods.registry import method_names

@@ -5,7 +5,7 @@ from typing import Any
 from lewel.config.build import build_fabric, build_optimizer, crop_sizes, peak_rate
 from lewel.config.pretrain import PretrainConfig
 from lewel.nn.backbone import exports_of
-from lewel.tasks.pretrain import Parts, memory_explained, open_configured
+from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured
 from lewel.train.card import count
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lewel.config.methods import without_unused
-from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import read_config
 from lewel.errors import UserError
 from lewel.files import set_aside
 from lewel.interop.lookup import read_card

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lewel.config.build import build_method, build_two_views
 from lewel.config.commands import MapsConfig
-from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import read_config
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import SUFFIXES

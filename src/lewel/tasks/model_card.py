@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lewel.config.commands import MapsConfig
-from lewel.config.pretrain import read_config
+from lewel.config.resolve import read_config
 from lewel.errors import RunError, UserError
 from lewel.evaluate.results import Results, fingerprint
 from lewel.files import write_atomically

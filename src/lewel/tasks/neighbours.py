@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
-from lewel.config.pretrain import PretrainConfig, read_config
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import read_config
 from lewel.config.settings import storage_of
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.images import UnreadableImage

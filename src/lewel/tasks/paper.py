@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lewel.config.evaluate import CONFIGS
+from lewel.config.identity import follows
 from lewel.config.paper import Evaluation, Row, read_paper
-from lewel.config.pretrain import PretrainConfig, follows, read_config
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import read_recipe
+from lewel.config.resolve import read_config
 from lewel.errors import UserError
 from lewel.evaluate.results import ADDED, Entry, fingerprint
 from lewel.interop.lookup import read_card

@@ -14,7 +14,7 @@ from lewel.data.dense.coco import CocoBoxes
 from lewel.data.dense.voc import palette
 from lewel.evaluate.detections import ImageDetections, results_of
 from lewel.files import write_atomically
-from lewel.tasks.evaluation import Evaluator
+from lewel.tasks.evaluator import Evaluator
 
 
 def start_of(evaluator: Evaluator) -> str:

@@ -1,54 +1,45 @@
 """`lewel pretrain`: one run, from its settings and its data to a run folder."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
-from torchvision.utils import save_image
 
 from lewel.config.build import (
     build_dataset,
     build_embed,
     build_fabric,
-    build_method,
     build_optimizer,
-    build_plan,
     build_probe,
-    load_initial,
-    peak_rate,
 )
 from lewel.config.configure import configure
-from lewel.config.methods import as_recipe, without_unused
-from lewel.config.pretrain import PretrainConfig, differences, resolve, write_yaml
-from lewel.config.settings import storage_of
-from lewel.data.sources.check import refuse_identical
+from lewel.config.identity import differences
+from lewel.config.methods import without_unused
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import resolve
 from lewel.data.sources.file_list import Lists
-from lewel.data.sources.open import open_data
-from lewel.data.sources.source import Data, digest
-from lewel.data.views.loader import Samples, finish_views
-from lewel.errors import Interrupted, RunError, UserError, state_of
-from lewel.files import refuse_within, set_aside, user_path, write_atomically
+from lewel.data.sources.source import digest
+from lewel.errors import Interrupted, UserError, state_of
+from lewel.files import refuse_within, set_aside, user_path
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
 from lewel.ops.ranks import on_rank_0, rank
 from lewel.progress import plain_console, show
-from lewel.tasks.healing import heal, picture_fault, refuse_lost_checkpoints, settings_before
+from lewel.tasks.healing import picture_fault, refuse_lost_checkpoints, settings_before
 from lewel.tasks.outcome import Pretrained
-from lewel.train.card import card, count
-from lewel.train.checkpoint import Checkpoints, State
+from lewel.tasks.pretrain_parts import Parts, introduction, memory_explained, open_configured
+from lewel.tasks.run_files import describe, draw_views, restore_files, write_config
+from lewel.train.checkpoint import Checkpoints
 from lewel.train.devices import Placement, chosen_precision, placement, set_arithmetic
 from lewel.train.display import Display
-from lewel.train.estimate import is_out_of_memory
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
 from lewel.train.loggers import Logger, open_loggers
 from lewel.train.loop import train
 from lewel.train.lost_ranks import WatchedRanks
-from lewel.train.metrics import Metrics, MetricsReader
+from lewel.train.metrics import Metrics
 from lewel.train.monitor import CorruptImages
 from lewel.train.resume import (
     load_on_all_ranks,
@@ -56,11 +47,8 @@ from lewel.train.resume import (
     refuse_different_ranks,
     refuse_other_data,
 )
-from lewel.train.run import Plan, Training, ready_views
+from lewel.train.run import Training, ready_views
 from lewel.train.run_folder import RunFolder
-from lewel.train.summary import Summary
-
-CPU = torch.device("cpu")
 
 
 def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pretrained:
@@ -92,6 +80,12 @@ def _pretrain(
     return Pretrained.read(path, config.method)
 
 
+def rescan(data: str | None, recipe: str | None, out: Path | None) -> None:
+    """Forget what is known of a folder's files, so that it is read again."""
+    named = configure(None, recipe, {}).data if data is None else data
+    Lists.beside(out).forget(str(user_path(named)))
+
+
 def with_precision(config: PretrainConfig, device: torch.device, path: Path) -> PretrainConfig:
     """The settings with the precision that `auto` stands for: an existing run keeps its own."""
 
@@ -101,60 +95,6 @@ def with_precision(config: PretrainConfig, device: torch.device, path: Path) -> 
         return chosen_precision(given, config.accelerator)
 
     return config.model_copy(update={"precision": on_rank_0(choose, device)})
-
-
-class Parts:
-    """What a configuration and its data give before a run folder is touched."""
-
-    def __init__(
-        self,
-        config: PretrainConfig,
-        data: Data,
-        place: Placement,
-        fabric: Fabric,
-        path: Path | None,
-    ) -> None:
-        self.config, self.data, self.place, self.fabric = config, data, place, fabric
-        with memory_explained():
-            self.plan = build_plan(config, data.unlabelled, fabric.device, place)
-            self.method = build_method(config, len(data.unlabelled), place.ranks)
-        resumes = path is not None and any(RunFolder(path).checkpoints.glob("step-*.pt"))
-        if config.init is not None and not resumes:
-            load_initial(self.method, config.init)
-
-
-@contextmanager
-def memory_explained() -> Iterator[None]:
-    """A network that is too large to be made is a mistake in its sizes."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise RunError(
-            "Memory ran out before the first step: choose a smaller --backbone, --width, "
-            "--head.hidden or --contrast.queue."
-        ) from None
-
-
-def rescan(data: str | None, recipe: str | None, out: Path | None) -> None:
-    """Forget what is known of a folder's files, so that it is read again."""
-    named = configure(None, recipe, {}).data if data is None else data
-    Lists.beside(out).forget(str(user_path(named)))
-
-
-def open_configured(config: PretrainConfig, path: Path | None) -> Data:
-    """The data that a configuration names, for a run in a folder."""
-    data = open_data(
-        config.data,
-        image_size=config.image_size,
-        limit=config.limit,
-        classes=config.classes,
-        storage=storage_of(config),
-        lists=Lists.beside(path),
-    )
-    refuse_identical(data.unlabelled, config.data)
-    return data
 
 
 def pretrain_in_process(
@@ -254,21 +194,6 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
             logger.close(failed=failed)
 
 
-def restore_files(folder: RunFolder, parts: Parts, state: State, fault: str | None) -> str:
-    """Make the missing and damaged files of a finished run again; what was done, as text."""
-    step, images = int(state["step"]), parts.data.unlabelled
-    parts.method.load_state_dict(state["method"])
-    return heal(
-        folder,
-        parts.method.student,
-        step,
-        fault,
-        describe=lambda: describe(parts, MetricsReader(folder.metrics).update(), step),
-        draw=lambda: draw_views(build_dataset(parts.config, images), parts.plan, folder),
-        configure=lambda: write_config(folder, parts.config),
-    )
-
-
 def assemble(
     folder: RunFolder,
     parts: Parts,
@@ -315,70 +240,4 @@ def assemble(
         config=config.model_dump(mode="json"),
         data=content,
         embed=build_embed(config, data.unlabelled, method, fabric.device, parts.place),
-    )
-
-
-def describe(parts: Parts, metrics: Summary, step: int) -> dict[str, Any]:
-    """The content of card.json after a step."""
-    config = parts.config
-    return card(
-        step,
-        parts.plan,
-        parts.fabric.device,
-        parts.data,
-        metrics,
-        parts.method.student.backbone,
-        method=config.method,
-        name=config.backbone,
-        stem=config.stem,
-        width=config.width,
-        image_size=config.image_size,
-        precision=config.precision,
-        cudnn_benchmark=config.cudnn_benchmark,
-    )
-
-
-def introduction(parts: Parts) -> list[str]:
-    """What is about to happen, in a few lines."""
-    config, data, plan = parts.config, parts.data, parts.plan
-    method, device = parts.method, parts.fabric.device
-    many = parts.place.ranks
-    where = f"{many} x {device.type}" if many > 1 else device.type
-    lines = [
-        f"{config.method} with {config.backbone} ({count(method.student.backbone) / 1e6:.1f} M "
-        f"parameters) on {len(data.unlabelled):,} images of {config.image_size} px, "
-        f"epochs: {config.epochs} = {plan.steps:,} steps of {config.batch_size}, on {where}"
-    ]
-    if config.batch_size != config.optim.lr_batch_size:
-        lines.append(
-            f"The learning rate {config.optim.lr:g} is for a batch of "
-            f"{config.optim.lr_batch_size}: scaled to {peak_rate(config):g}."
-        )
-    if config.optim.warmup_epochs >= config.epochs:
-        lines.append(
-            f"The warm-up of {config.optim.warmup_epochs:g} epochs takes the whole run: "
-            "the learning rate only rises. Lower --optim.warmup-epochs."
-        )
-    if device.type == "cpu" and config.backbone == "resnet50" and config.image_size >= 128:
-        lines.append(
-            "No GPU is used: a ResNet-50 of this size takes weeks on a CPU. "
-            "`lewel recipes` lists small ones."
-        )
-    return lines
-
-
-def write_config(folder: RunFolder, config: PretrainConfig) -> None:
-    """Write the settings of a run."""
-    write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside))
-
-
-def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:
-    """A picture of what the network will see: eight images, one column each, one row a view."""
-    keys = next(plan.order.keys(0, 1))[:8]
-    views = finish_views(dataset.__getitems__(keys), CPU, (0.0,) * 3, (1.0,) * 3)
-    side = max(view.shape[-1] for view in views)
-    margins = [side - view.shape[-1] for view in views]  # of small crops, filled with black
-    picture = torch.cat([F.pad(v, (0, m, 0, m)) for v, m in zip(views, margins, strict=True)])
-    write_atomically(
-        folder.views, lambda aside: save_image(picture, aside, nrow=len(keys), format="PNG")
     )

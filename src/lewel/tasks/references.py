@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from lewel.config.pretrain import follows, read_config
+from lewel.config.identity import follows
 from lewel.config.recipes import read_recipe
 from lewel.config.references import METRICS, settings_digest
+from lewel.config.resolve import read_config
 from lewel.errors import UserError
 from lewel.pages.gallery import Gallery
 from lewel.pages.reference import Numbers, means_at

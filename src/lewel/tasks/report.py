@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from lewel.config.pretrain import resolve
 from lewel.config.references import find_reference
+from lewel.config.resolve import resolve
 from lewel.errors import RunError, UserError, state_of
 from lewel.files import is_cut, refuse_foreign, write_marked
 from lewel.pages.gallery import Gallery
@@ -18,15 +18,7 @@ from lewel.pages.neighbours import Neighbours
 from lewel.pages.page import report_page
 from lewel.pages.reference import Reference, departures
 from lewel.pages.run_data import Picture, Result, RunData
-from lewel.pages.text import (
-    as_text,
-    environment,
-    facts,
-    flat,
-    headline,
-    highlights,
-    progress,
-)
+from lewel.pages.text import as_text, environment, facts, flat, headline, highlights, progress
 from lewel.tasks.maps import gallery_of_run
 from lewel.tasks.neighbours import neighbours_of_run
 from lewel.tasks.results import COLUMNS, Row, numbers_of, result_rows

@@ -1,0 +1,79 @@
+"""Facts about images and machine, and the settings that are chosen for them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice depends on."""
+
+    images: int
+    side: int  # median of the images' shorter sides
+    labelled: bool
+    device: Literal["cpu", "cuda", "mps"]
+    memory: int  # bytes of a device
+    cores: int
+    ranks: int = 1
+    bf16: bool = False
+    budget: float | None = None  # seconds
+    speed: float | None = None  # images a second, of the chosen network
+    init: dict[str, str | int] | None = None  # the network of published weights
+
+    @property
+    def core_hours(self) -> float:
+        """CPU time that the budget allows; without one a quarter of an hour on each core."""
+        return self.cores * (self.budget or 900) / 3600
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting, its value, and why."""
+
+    key: str  # dotted
+    value: Any
+    because: str
+
+
+class Choices:
+    """Choices in their order; what the user has given stays."""
+
+    def __init__(self, facts: Facts, given: dict[str, Any]) -> None:
+        self.facts, self.given = facts, dotted(given)
+        self.made: dict[str, Choice] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self.made[key].value
+
+    def pick(self, key: str, value: Any, because: str) -> None:
+        """Choose a value, unless it is given."""
+        if key in self.given:
+            value, because = self.given[key], "given"
+        self.made[key] = Choice(key, value, because)
+
+    def nested(self) -> dict[str, Any]:
+        """The choices as nested settings, as a recipe holds them."""
+        out: dict[str, Any] = {}
+        for choice in self.made.values():
+            *groups, name = choice.key.split(".")
+            inside = out
+            for group in groups:
+                inside = inside.setdefault(group, {})
+            inside[name] = choice.value
+        return out
+
+
+def dotted(given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, dict) and prefix == "" and key != "options":
+            out |= dotted(value, f"{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def power_of_two(most: int) -> int:
+    """The largest power of two up to a number, 1 at least."""
+    return 1 << max(0, most.bit_length() - 1)

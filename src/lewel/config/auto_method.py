@@ -1,0 +1,113 @@
+"""The method for these facts, with its head, teacher, optimiser and views."""
+
+from lewel.config.auto_choices import Choice, Choices, dotted, power_of_two
+from lewel.config.auto_length import MANY_STEPS, steps_of
+from lewel.config.recipes import list_recipes, read_recipe
+
+TUNED = ("lewel_b", "lewel_m", "byol", "moco_v2")  # with settings that were measured
+
+
+def choose_method(made: Choices) -> None:
+    """LEWEL_M for short trainings, LEWEL_B for long ones, with their heads and teachers."""
+    facts = made.facts
+    long = steps_of(made) >= MANY_STEPS
+    if long:
+        made.pick("method", "lewel_b", "the paper's best for long training (Table 1)")
+    else:
+        made.pick("method", "lewel_m", "learns faster than LEWEL_B in short training (measured)")
+    method = made["method"]
+    if method not in TUNED:
+        choose_by_recipe(made)
+        return
+    contrastive = method in ("lewel_m", "moco_v2")
+    large = made["backbone"] == "resnet50"
+    dim, hidden = ((128, 2048) if contrastive else (256, 4096)) if large else (128, 512)
+    made.pick("head.dim", dim, "the paper's" if large else "enough for a small network")
+    made.pick("head.hidden", hidden, "the paper's" if large else "enough for a small network")
+    if long:
+        made.pick("teacher.momentum", 0.999 if contrastive else 0.98, "the paper's")
+        made.pick("teacher.schedule", "constant" if contrastive else "cosine", "the paper's")
+    else:
+        momentum = 0.99 if contrastive else 0.98
+        made.pick("teacher.momentum", momentum, "a slower teacher lags behind in short training")
+        made.pick("teacher.schedule", "constant" if contrastive else "cosine", "the paper's")
+    made.pick("teacher.statistics", "ema", "EMAN collapses in short training (measured)")
+    if contrastive:
+        queue = min(65_536 if long else 4_096, power_of_two(facts.images))
+        made.pick("contrast.queue", queue, "no longer than the data; short when training is short")
+        groups = shuffle_groups(made)
+        made.pick("contrast.norm_groups", groups, "16 images or more in each group of ShuffleBN")
+
+
+def shuffle_groups(made: Choices) -> int:
+    """Groups of ShuffleBN of 16 images or more, at most 4."""
+    return max(1, min(4, int(made["batch_size"]) // made.facts.ranks // 16))
+
+
+def shipped_recipe(method: str, large: bool) -> str | None:
+    """The name of a method's recipe for a large network and long training, or for small ones."""
+    names = [f"imagenet_{method}_{epochs}ep" for epochs in (100, 200)]
+    names = names if large else [f"tinyimagenet_{method}_15min"]
+    return next((name for name in names if name in list_recipes()), None)
+
+
+def choose_by_recipe(made: Choices) -> None:
+    """Head, views and optimiser of another method: those of its shipped recipes, if there are."""
+    sizes, training = (
+        shipped_recipe(made["method"], large)
+        for large in (made["backbone"] == "resnet50", steps_of(made) >= MANY_STEPS)
+    )
+    if sizes is None or training is None:
+        return
+    recipe, trained = read_recipe(sizes), read_recipe(training)
+    if "options" in recipe:  # those that are given are merged with them later
+        because = f"as in {sizes}"
+        made.made["options"] = Choice("options", recipe["options"], because)
+    for group in ("head", "contrast", "teacher", "views"):
+        for key, value in dotted({group: recipe.get(group, {})}).items():
+            if key == "contrast.queue":
+                value = min(value, power_of_two(made.facts.images))
+            if key == "contrast.norm_groups":
+                value = shuffle_groups(made)
+            if key != "views.small_size":  # by default it follows the image size
+                made.pick(key, value, f"as in {sizes}")
+    for key, value in dotted({"optim": trained["optim"]}).items():
+        made.pick(key, value, f"as in {training}")
+    made.pick("optim.lr_batch_size", trained["batch_size"], "the rate is for this batch")
+    made.pick("optim.warmup_epochs", round(min(10.0, made["epochs"] / 20), 3), "a twentieth")
+
+
+def choose_optimiser(made: Choices) -> None:
+    """Optimiser, learning rate, warm-up."""
+    facts, method = made.facts, made["method"]
+    if method not in TUNED:
+        return
+    contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
+    if steps_of(made) >= MANY_STEPS:
+        name, rate, base = ("sgd", 0.12, 256) if contrastive else ("lars", 3.6, 512)
+        why = "twice the paper's, as it does on 100 classes; in proportion to the batch"
+        decay = 1e-4 if contrastive else 1e-6
+    else:
+        name, rate, base = "sgd", 0.12 if contrastive else 0.15, 64
+        why = "a search on Tiny-ImageNet-100; in proportion to the batch"
+        decay = 1e-4
+    made.pick("optim.name", name, "the paper's" if name == "lars" else "short training")
+    made.pick("optim.lr", round(rate * min(batch, 4 * base) / base, 4), why)
+    made.pick("optim.lr_batch_size", batch, "the rate is for this batch")
+    made.pick("optim.weight_decay", decay, "the paper's" if decay < 1e-5 else "the usual one")
+    epochs = made["epochs"]
+    made.pick(
+        "optim.warmup_epochs", round(min(10.0, epochs / 20), 3), "a twentieth of the training"
+    )
+    if facts.labelled:
+        every = max(1, epochs // 4)
+        made.pick("knn.every", every, "labels are at hand: k-NN four times; never for training")
+
+
+def choose_views(made: Choices) -> None:
+    """Views of small images, and MoCo v2's for the contrastive methods."""
+    if made["image_size"] < 128:
+        made.pick("views.blur", [0.0, 0.0], "blur removes what small images show")
+    if made["method"] in ("lewel_m", "moco_v2"):
+        made.pick("views.jitter", [0.4, 0.4, 0.4, 0.1], "MoCo v2's")
+        made.pick("views.solarise", [0.0, 0.0], "MoCo v2's")

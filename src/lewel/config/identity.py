@@ -1,0 +1,59 @@
+"""What makes two runs the same run, and whether a run follows a recipe."""
+
+from typing import Any
+
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import resolve
+from lewel.config.settings import flat
+
+# What may change between a run and its resumption; everything else is the run's identity.
+FREE = frozenset(
+    {
+        "workers",
+        "accelerator",
+        "accumulate",
+        "cudnn_benchmark",
+        "devices",
+        "nodes",
+        "rank_timeout",
+        "storage_timeout",
+        "cache",
+        "cache_size",
+        "loggers",
+        "log_every",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "knn",
+    }
+)
+
+# Of a run that follows a recipe: they name its data, or do not change what is computed.
+TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
+
+
+def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
+    """What makes two configurations different runs, one `key: old -> new` each.
+
+    More epochs are the same run, trained for longer.
+    """
+    before, after = flat(old), flat(new)
+    if new.epochs >= old.epochs:
+        after["epochs"] = before["epochs"]
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and key.split(".")[0] not in FREE
+    ]
+
+
+def follows(
+    config: PretrainConfig, recipe: dict[str, Any], overrides: dict[str, Any] | None = None
+) -> bool:
+    """Whether a run has the settings of a recipe; its data must be compared by other means."""
+    own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
+    wanted = resolve({**recipe, **own}, overrides or {})
+    if wanted.method != config.method or wanted.epochs != config.epochs:
+        return False
+    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
+
+    return not differences(wanted, resolve(as_recipe(config), {}))
