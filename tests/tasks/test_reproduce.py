@@ -14,6 +14,7 @@ from lewel.cli.main import run
 from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
 from lewel.tasks import reproduction_plan
+from lewel.tasks.reproduction_numbers import read_numbers
 from lewel.tasks.reproduction_plan import Setup, plan
 from lewel.tasks.reproduction_slurm import write_jobs
 
@@ -45,6 +46,7 @@ EXPERIMENT = {
     ],
     "claims": [{"better": "LEWEL_B", "worse": "BYOL"}],
 }
+TRAINED = EXPERIMENT["rows"][:3]  # type: ignore[index]
 DRIVER = """
 import json, sys
 from lewel.config import reproduce as config
@@ -116,6 +118,52 @@ def test_the_list_shows_states_and_time(finished: tuple[Path, str, int]) -> None
     assert "core-hours" in output
 
 
+def test_known_numbers_are_not_measured_again(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    numbers = finished[0] / "minutes" / "numbers.json"
+    pages = [finished[0] / "minutes" / "pages" / "table1.md"]
+    for _ in range(2):  # its own files are no obstacle
+        process = start(tmp_path / "out", "--known", str(numbers), rows=3)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
+    assert not (tmp_path / "out" / "minutes" / "backbones").exists()
+    pages.append(tmp_path / "out" / "minutes" / "pages" / "table1.md")
+    without_broken, mine = (page.read_text().replace("| broken | - |\n", "") for page in pages)
+    assert mine == without_broken and "±" in mine
+    again = tmp_path / "out" / "minutes" / "numbers.json"
+    backbones = json.loads(again.read_text())["backbones"]
+    assert backbones == json.loads(numbers.read_text())["backbones"] and len(backbones) == 6
+
+
+def test_numbers_of_other_settings_are_not_known(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    known = read_numbers([finished[0] / "minutes" / "numbers.json"])
+    experiments = {"table1": Experiment.model_validate({**EXPERIMENT, "rows": TRAINED})}
+
+    def to_do(**changed: object) -> list[tuple[str, list[str]]]:
+        scale = Scale.model_validate({**SCALE, **changed})
+        setup = Setup("minutes", tmp_path, tmp_path, scale, known)
+        queue = plan(experiments, setup, range(2))
+        return [(one.folder.name, [p for p in one.parts() if one.to_do(p)]) for one in queue]
+
+    assert all(parts == [] for _, parts in to_do())
+    changed = {**SCALE["settings"], "limit": 65}  # type: ignore[dict-item]
+    assert all(parts == ["pretrain", "knn"] for _, parts in to_do(settings=changed)[:2])
+    # A control needs the network of a run, whose own numbers are known.
+    known["scenes_byol-seed0"].pop("knn")
+    known["random_init-scenes_byol-seed1"].pop("knn")
+    assert to_do() == [
+        ("scenes_byol-seed0", ["pretrain", "knn"]),
+        ("scenes_demo-seed0", []),
+        ("random_init-scenes_byol-seed0", []),
+        ("scenes_byol-seed1", ["pretrain"]),
+        ("scenes_demo-seed1", []),
+        ("random_init-scenes_byol-seed1", ["knn"]),
+    ]
+
+
 @pytest.mark.slow
 def test_a_stopped_queue_resumes_to_the_same_page(
     finished: tuple[Path, str, int], tmp_path: Path
@@ -158,11 +206,15 @@ def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = tmp_path / "list.json"
+    numbers.write_text('{"format": "lewel-numbers-1", "backbones": [1]}')
     for words, message in (
         (["table10"], "There is no 'table10'"),
         (["--scale", "small", "--data-root", str(tmp_path)], "needs"),
         (["--only", "vgg"], "no backbone has this in its name"),
         (["--seeds", "0"], "--seeds"),
+        (["--known", str(tmp_path / "none.json")], "does not exist"),
+        (["--known", str(numbers)], "is no numbers.json"),
     ):
         assert run(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
         assert message in capsys.readouterr().err

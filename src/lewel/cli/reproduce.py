@@ -15,7 +15,7 @@ from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.config.reproduce import Experiment
-    from lewel.tasks.reproduction_plan import Backbone, Setup
+    from lewel.tasks.reproduction_plan import Backbone
 
 
 def reproduce(
@@ -26,6 +26,7 @@ def reproduce(
     data_root: Path = Path("data"),
     jobs: Positive | None = None,
     out: Path = Path("runs/reproduce"),
+    known: tuple[Path, ...] = (),
     list: Flag = False,
     slurm: Flag = False,
 ) -> None:
@@ -47,6 +48,8 @@ def reproduce(
         Backbones at a time, one thread each; by default one for each core.
     out
         The folder of all backbones, results and pages.
+    known
+        numbers.json of other queues: what they have measured with the same settings counts as done.
     list
         Show what is done and how long the rest takes, and stop.
     slurm
@@ -54,11 +57,12 @@ def reproduce(
     """
     from lewel.config.reproduce import choose_experiments
     from lewel.tasks.reproduce import Worker
+    from lewel.tasks.reproduction_numbers import read_numbers
     from lewel.tasks.reproduction_plan import Setup, check_data, plan
 
     console = plain_console()
     chosen = choose_experiments([*experiments])
-    setup = Setup(scale, out / scale, data_root)
+    setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
     queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
     if not queue:
         raise UserError(f"--only {only}: no backbone has this in its name; --list shows all.")
@@ -82,18 +86,26 @@ def reproduce(
     say(console, f"{len(queue)} backbones, {many} parts, scale {scale}: {setup.scale.title}.")
     worker = Worker(jobs or cores(), lambda text: say(console, text))
     failed = worker.work(queue)
-    finish(console, chosen, setup, seeds, failed)
+    finish(console, chosen, queue, seeds, failed)
 
 
 def finish(
-    console: Console, chosen: "dict[str, Experiment]", setup: "Setup", seeds: int, failed: int
+    console: Console,
+    chosen: "dict[str, Experiment]",
+    queue: "list[Backbone]",
+    seeds: int,
+    failed: int,
 ) -> None:
-    """Write the pages, and print which orderings hold."""
+    """Write the pages and the numbers, and print which orderings hold."""
     from lewel.pages.reproduction import write_pages
+    from lewel.tasks.reproduction_numbers import write_numbers
     from lewel.tasks.reproduction_tables import show
+
+    setup = queue[0].setup
 
     tables = [show(name, one, setup, range(seeds)) for name, one in chosen.items()]
     written = write_pages(tables, setup.scale.title, setup.out / "pages")
+    written.append(write_numbers(queue, setup.out / "numbers.json"))
     for shown in tables:
         say(console, *(f"{shown.name}: {ordering.text()}" for ordering in shown.orderings))
     say(console, *(f"wrote {path}" for path in written))
@@ -112,20 +124,20 @@ def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:
     parts = state_of(queue)
     for one in queue:
         mine = [part for part in parts if part.backbone is one]
-        done = [part for part in mine if part.state == "done"]
+        done = [part for part in mine if part.state in ("done", "known")]
         failed = [part.name for part in mine if part.state == "failed"]
-        left = [part for part in mine if part.state != "done"]
+        left = [part for part in mine if part.state not in ("done", "known")]
         known = [part.seconds for part in left if part.seconds is not None]
         table.add_row(
             one.folder.name,
             f"{len(done)} of {len(mine)}",
             ", ".join(part.name for part in left if part.state != "failed"),
             ", ".join(failed),
-            f"{sum(part.seconds or 0 for part in done) / 60:.1f}",
+            f"{sum(part.seconds or 0 for part in done if part.state == 'done') / 60:.1f}",
             f"{sum(known) / 60:.1f}" if len(known) == len(left) else "unknown",
         )
     wide(console, 200).print(table)
-    left_parts = [part for part in parts if part.state != "done"]
+    left_parts = [part for part in parts if part.state not in ("done", "known")]
     spent = sum(part.seconds or 0 for part in parts if part.state == "done")
     known_left = sum(part.seconds or 0 for part in left_parts)
     unknown = sum(part.seconds is None for part in left_parts)

@@ -59,7 +59,7 @@ class Worker:
             needs_run = part not in ("pretrain", "step_times")
             # A run that is not finished has weights too, which nothing may be said of.
             trained = (one.source.parent / "pretrain.done.json").exists()
-            if (trained or not needs_run) and one.seconds(part) is None:
+            if (trained or not needs_run) and one.to_do(part):
                 self.do_part(one, part)
 
     def do_part(self, one: Backbone, part: str) -> None:
@@ -123,7 +123,9 @@ def state_of(queue: list[Backbone]) -> list[Part]:
     for one in queue:
         for part in one.parts():
             seconds, state = one.seconds(part), "done"
-            if seconds is None:
+            if seconds is None and (known := one.known(part)) is not None:
+                seconds, state = known.seconds, "known"
+            elif seconds is None:
                 like = measured.get(part)
                 seconds = sum(like) / len(like) if like else None
                 failed, begun = one.file(part, "failed.txt"), one.file(part, "log")

@@ -20,6 +20,7 @@ from lewel.config.reproduce import (
     read_scales,
 )
 from lewel.errors import UserError
+from lewel.tasks.reproduction_numbers import Known, Numbers, digest, wrote
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Setup:
     out: Path
     root: Path  # of the data
     own: Scale | None = None  # of `lewel compare`, in place of the shipped ones
+    known: Numbers = field(default_factory=dict)  # measured by other queues
 
     @property
     def scale(self) -> Scale:
@@ -38,7 +40,8 @@ class Setup:
     def refuse_other_files(self) -> None:
         """Raise UserError if the folder holds files that no reproduction wrote."""
         found = {path.name for path in self.out.iterdir()} if self.out.exists() else set()
-        known = {"pages"} if "backbones" in found else set()  # these are written last
+        ours = "backbones" in found or wrote(self.out / "numbers.json")  # all may be known
+        known = {"pages", "numbers.json"} if ours else set()
         known |= {"plan.json"} if self.own is not None else set()
         script = self.out / "slurm" / "array.sbatch"
         foreign = script.exists() and b"lewel-reproduce" not in script.read_bytes()
@@ -69,6 +72,7 @@ class Backbone:
     base: str
     seed: int
     evaluations: list[str] = field(default_factory=list)
+    trains: bool = True  # not where all its numbers are known
 
     @property
     def own_settings(self) -> Dotted:
@@ -104,7 +108,8 @@ class Backbone:
 
     def parts(self) -> list[str]:
         """What is to be done, in order."""
-        return [*(["pretrain"] if self.row.kind == "pretrained" else []), *self.evaluations]
+        trains = self.trains and self.row.kind == "pretrained"
+        return [*(["pretrain"] if trains else []), *self.evaluations]
 
     def command(self, part: str) -> list[str]:
         """The words of a `lewel` command."""
@@ -154,10 +159,25 @@ class Backbone:
         file = self.file(part, ending)
         return float(json.loads(file.read_text())["seconds"]) if file.exists() else None
 
+    def known(self, part: str) -> Known | None:
+        """The number of another queue with the same settings."""
+        found = self.setup.known.get(self.folder.name, {}).get(part)
+        return found if found is not None and found.digest == digest(self, part) else None
+
+    def spent(self, part: str) -> float | None:
+        """How long a part took here or elsewhere; None where it is neither done nor known."""
+        known = self.known(part)
+        return self.seconds(part) or (None if known is None else known.seconds)
+
+    def to_do(self, part: str) -> bool:
+        """Whether a part is neither done here nor known."""
+        return self.spent(part) is None
+
     def number(self, evaluation: str) -> float | None:
         """The metric of an evaluation; None where it is not done."""
         if self.seconds(evaluation) is None:
-            return None
+            known = self.known(evaluation)
+            return None if known is None else known.number
         measured = self.setup.scale.evaluations[evaluation]
         folder = self.run if measured.task == "where" else self.folder / evaluation
         (file,) = (folder / "results").glob("where.json" if measured.task == "where" else "*.json")
@@ -181,6 +201,9 @@ def plan(experiments: dict[str, Experiment], setup: Setup, seeds: Iterable[int])
                 for part in parts_of(experiment, row, scale):
                     if part not in one.evaluations:
                         one.evaluations.append(part)
+    needed = {one.source for one in known.values() if any(map(one.to_do, one.evaluations))}
+    for one in known.values():
+        one.trains = one.run in needed or one.seconds("pretrain") is not None
     return sorted(known.values(), key=lambda one: (one.seed, one.row.kind != "pretrained"))
 
 
@@ -210,8 +233,9 @@ def applies(kind: Kind, scale: Scale, evaluation: str) -> bool:
 
 def check_data(queue: list[Backbone], setup: Setup) -> None:
     """Report what is missing before hours of work."""
-    used = {name for one in queue for name in one.evaluations if name in setup.scale.evaluations}
-    if missing := setup.missing_data(used):
+    left = {part for one in queue for part in one.parts() if one.to_do(part)}
+    used = left & setup.scale.evaluations.keys()
+    if left and (missing := setup.missing_data(used)):
         raise UserError(
             f"--scale {setup.scale_name} needs {', '.join(missing)}: give --data-root "
             f"({setup.scale.needs})."

@@ -1,0 +1,90 @@
+"""Numbers of a reproduction in one file: to publish them, and to share the work among machines.
+
+Each number carries a digest of the settings that decide it. Numbers of other settings are not used.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lewel.config.recipes import read_recipe
+from lewel.errors import UserError, state_of
+from lewel.files import write_atomically
+
+if TYPE_CHECKING:
+    from lewel.tasks.reproduction_plan import Backbone
+
+FORMAT = "lewel-numbers-1"
+
+
+class Known(NamedTuple):
+    """A number that another queue has measured."""
+
+    digest: str
+    number: float
+    seconds: float  # of the evaluation
+
+
+Numbers = dict[str, dict[str, Known]]  # by backbone and evaluation
+
+
+def digest(one: "Backbone", part: str) -> str:
+    """Of all settings that decide the number of an evaluation; paths of the data are left out."""
+    scale, measured = one.setup.scale, one.setup.scale.evaluations[part]
+    recipe = measured.recipe
+    recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
+    decides: list[Any] = [
+        read_recipe(one.recipe),
+        {**scale.settings, **one.own_settings, "seed": one.seed, "data": scale.data},
+        one.row.kind,
+        measured.model_dump(exclude={"title", "recipe"}, exclude_defaults=True),
+        None if recipe is None else read_recipe(recipe, "eval"),
+    ]
+    text = json.dumps(decides, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def wrote(file: Path) -> bool:
+    """Whether a file is one of `write_numbers`."""
+    with suppress(OSError):
+        return FORMAT.encode() in file.read_bytes()[:100]
+    return False
+
+
+def read_numbers(files: Iterable[Path]) -> Numbers:
+    """The numbers of files that `write_numbers` wrote."""
+    numbers: Numbers = {}
+    for file in files:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise ValueError(content["format"])
+            for name, parts in content["backbones"].items():
+                known = {
+                    part: Known(*(v[key] for key in Known._fields)) for part, v in parts.items()
+                }
+                numbers.setdefault(name, {}).update(known)
+        except OSError:
+            raise UserError(f"--known {file} {state_of(file)}: expected a numbers.json.") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"--known {file} is no numbers.json of `lewel reproduce`: leave it out."
+            ) from None
+    return numbers
+
+
+def write_numbers(queue: Iterable["Backbone"], file: Path) -> Path:
+    """Write the numbers of all finished evaluations of a queue."""
+    backbones: dict[str, dict[str, Any]] = {}
+    for one in queue:
+        for part in one.evaluations:
+            if part in one.setup.scale.evaluations and (number := one.number(part)) is not None:
+                known = Known(digest(one, part), number, one.spent(part) or 0.0)
+                backbones.setdefault(one.folder.name, {})[part] = known._asdict()
+    text = json.dumps({"format": FORMAT, "backbones": dict(sorted(backbones.items()))}, indent=1)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, lambda aside: aside.write_text(text + "\n", encoding="utf-8"))
+    return file
