@@ -16,7 +16,8 @@ from lewel.data.sources.source import Subset
 from lewel.evaluate.map_selection import agreement
 from lewel.evaluate.views import make_views
 from lewel.nn.backbone import MEAN, STD
-from lewel.tasks.maps import gallery_of, open_map_model
+from lewel.tasks.map_model import open_map_model
+from lewel.tasks.maps import gallery_of
 from tests.data.dense.test_voc import voc_tree
 from tests.running import tiny_run, trained_once
 

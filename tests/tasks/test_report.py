@@ -17,7 +17,8 @@ from lewel.errors import UserError
 from lewel.evaluate.results import Results
 from lewel.evaluate.scores import accuracy
 from lewel.tasks.references import record
-from lewel.tasks.report import read_run, report
+from lewel.tasks.report import report
+from lewel.tasks.run_reader import read_run
 from tests.pages.making import NASTY, picture, random_gallery
 from tests.running import metrics, tiny_run
 

@@ -12,16 +12,16 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from lewel.config.configure import configure
-from lewel.config.evaluate import EvaluateConfig
+from lewel.config.evaluate import FREE, EvaluateConfig
 from lewel.config.methods import as_recipe
 from lewel.config.settings import write_yaml
 from lewel.errors import RunError
 from lewel.evaluate.results import Results, fingerprint
 from lewel.nn.backbone import MEAN, STD
-from lewel.tasks.evaluator import FREE
 from lewel.tasks.paper import CONFIGS, NO_PROTOCOL, NOT_STORED
-from lewel.tasks.report import read_run, report
+from lewel.tasks.report import report
 from lewel.tasks.results import COLUMNS, numbers_of, result_rows, results_table
+from lewel.tasks.run_reader import read_run
 
 WNIDS = [f"n{number:08}" for number in range(1000)]
 IMAGENET = {"data": "imagenet", "images": 1_281_167, "classes": WNIDS}

@@ -25,7 +25,8 @@ from lewel.nn.backbone import ResNetBackbone, build_resnet
 from lewel.optim.schedules import poly
 from lewel.pages.segments import GAP, LINE, enlargement, segmentation_picture
 from lewel.tasks.results import COLUMNS, result_rows
-from lewel.tasks.segment import Pairs, make_plan, predict
+from lewel.tasks.segment import make_plan, predict
+from lewel.tasks.segment_data import Pairs
 from lewel.train.devices import Placement
 from lewel.train.loop import take_step
 from lewel.transfer.dilation import dense

@@ -18,12 +18,12 @@ from lewel.config.settings import read_yaml
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
 from lewel.optim.sgd import make_sgd
-from lewel.train import loop
+from lewel.train import loop, saver
 from lewel.train.devices import Placement, open_fabric, unchanged
 from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
-from lewel.train.loop import Saver
 from lewel.train.run import Training
+from lewel.train.saver import Saver
 from tests.running import metrics, tiny_run
 
 
@@ -235,15 +235,15 @@ def test_several_gpus_exchange_signals_every_few_seconds(
         calls.append(now[0])
         return [signal.SIGUSR1 if now[0] > 40 else 0, mine[1], max(mine[2], -300), 0]
 
-    monkeypatch.setattr(loop, "ranks", lambda: 2)
-    monkeypatch.setattr(loop, "highest", exchange)
+    monkeypatch.setattr(saver, "ranks", lambda: 2)
+    monkeypatch.setattr(saver, "highest", exchange)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     plan = SimpleNamespace(log_every=log_every, checkpoint_minutes=60)
     device = SimpleNamespace(type="cuda")
-    monkeypatch.setattr(loop, "FiniteWatch", lambda device: None)
+    monkeypatch.setattr(saver, "FiniteWatch", lambda device: None)
     run = SimpleNamespace(plan=plan, step=0, fabric=SimpleNamespace(device=device))
-    saver = Saver(run, Interruption())  # type: ignore[arg-type]
-    while saver.poll()[0] == 0:
+    own = Saver(run, Interruption())  # type: ignore[arg-type]
+    while own.poll()[0] == 0:
         run.step += 1
         now[0] += 0.02 if now[0] < 20 else 0.04
     assert now[0] < 50

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lewel.bench.workload import Workload
-from lewel.config.build import crop_sizes
 from lewel.config.methods import GROUPS, hints_of
 from lewel.config.pretrain import PretrainConfig
+from lewel.config.sizes import crop_sizes
 from lewel.methods.base import Method, Step
 from lewel.methods.registry import all_methods
 from lewel.nn.compile import compile_backbones

@@ -129,6 +129,7 @@ def step(
         Repeat all of it in so many processes: memory placement differs between them.
     """
     from lewel.bench import step as task
+    from lewel.bench import step_tables as show
 
     console, begun = begin(output, "step")
     work = sizes.workload(
@@ -148,11 +149,11 @@ def step(
         data=data,
     )
     tables = (
-        (task.HEADER, task.step_rows(result)),
-        task.process_rows(result),
-        task.breakdown_rows(result),
+        (show.HEADER, show.step_rows(result)),
+        show.process_rows(result),
+        show.breakdown_rows(result),
     )
-    finish(console, result, output, tables, task.plot_steps)
+    finish(console, result, output, tables, show.plot_steps)
 
 
 @bench.command

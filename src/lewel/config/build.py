@@ -1,6 +1,5 @@
 """From a configuration to objects: the only file that knows the names of things."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,20 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from lewel.config.methods import arguments, taken
+from lewel.config.methods import arguments
 from lewel.config.pretrain import PretrainConfig
+from lewel.config.sizes import check_sizes, crop_sizes, small_size
 from lewel.data.sources.source import Data, Source, blocks_of, is_remote
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Order, TwoViews
 from lewel.errors import UserError
 from lewel.evaluate.features import AsTokens, Extractor
 from lewel.evaluate.knn_probe import KnnProbe
-from lewel.interop.backbones import build_backbone, size_explained
+from lewel.interop.backbones import build_backbone
 from lewel.interop.published import fetch, find_published
 from lewel.interop.weights import load_weights
 from lewel.methods.base import Method
 from lewel.methods.registry import find_method
-from lewel.nn.backbone import MEAN, RESNETS, STD, Backbone
+from lewel.nn.backbone import MEAN, STD, Backbone
 from lewel.nn.trainable import Trainable
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import rank
@@ -57,63 +57,6 @@ def load_initial(method: Method, weights: str) -> None:
     teacher = getattr(method, "teacher", None)
     if teacher is not None:
         teacher.network.backbone.load_state_dict(method.student.backbone.state_dict())
-
-
-def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
-    """Sizes that do not go together are a mistake of the user's, said before anything runs."""
-    head, groups = config.head, config.head.groups
-    settings = taken(find_method(config.method))
-    aligned = "head.aligned_weight" in settings and head.aligned_weight > 0
-    if aligned:
-        if head.aligned_projector == "shared" and head.aligned_dim != head.dim:
-            raise UserError(
-                f"With --head.aligned-projector shared, head.aligned_dim (c) {head.aligned_dim} "
-                f"must be head.dim (d) {head.dim}: use --head.aligned-dim {head.dim}."
-            )
-        for what, value, flag in (
-            ("head.dim (d)", head.dim, "--head.dim"),
-            (f"the channels of {config.backbone}", backbone.channels, "--width"),
-        ):
-            if value % groups:
-                raise UserError(
-                    f"{what} is {value}, not a multiple of head.groups (h) {groups}: "
-                    f"change {flag} or --head.groups."
-                )
-    if "contrast.norm_groups" in settings:
-        check_groups(config, ranks)
-    with size_explained(config.backbone, config.image_size):
-        locations = backbone.locations(config.image_size)
-    for size in set(crop_sizes(config)) - {config.image_size}:
-        with size_explained(config.backbone, size, "--views.small-size"):
-            backbone.locations(size)
-    if math.isqrt(locations) ** 2 != locations:
-        raise UserError(
-            f"{config.backbone} gives {locations} tokens, which form no square grid: choose "
-            "another --backbone."
-        )
-    if locations < 4 and "head.maps" in settings:
-        raise UserError(
-            f"{config.backbone} sees images of {config.image_size} px at {locations} locations, "
-            "too few to choose where to learn: raise --image-size"
-            + (", or use --stem medium or small." if config.backbone in RESNETS else ".")
-        )
-
-
-def check_groups(config: PretrainConfig, ranks: int) -> None:
-    """ShuffleBN's groups must share each device's part of the batch evenly."""
-    groups, share = config.contrast.norm_groups, config.batch_size // config.accumulate // ranks
-    mine = max(1, groups // ranks)
-    if (groups > ranks and groups % ranks) or share % mine or share < 2 * mine:
-        devices = f" on each of {ranks} devices" if ranks > 1 else ""
-        raise UserError(
-            f"A micro-batch of {share}{devices} cannot be normalised in {groups} groups of 2 or "
-            "more in all: change --batch-size or --contrast.norm-groups."
-        )
-    if config.sync_batch_norm and ranks > 1 and groups > 1:
-        raise UserError(
-            "--sync-batch-norm normalises all devices together, --contrast.norm-groups "
-            f"{groups} apart: use --contrast.norm-groups 1, or leave the first out."
-        )
 
 
 def build_optimizer(method: nn.Module, config: PretrainConfig) -> Optimizer:
@@ -222,18 +165,6 @@ def two_recipes(config: PretrainConfig) -> list[ViewRecipe]:
         )
         for view in range(2)
     ]
-
-
-def crop_sizes(config: PretrainConfig) -> list[int]:
-    """The side of each crop of an image in pixels, as `build_dataset` makes them."""
-    about = find_method(config.method).about
-    small = config.views.small_crops if about.small_crops else 0
-    return [config.image_size] * about.views + [small_size(config)] * small
-
-
-def small_size(config: PretrainConfig) -> int:
-    """The side of a small crop in pixels: by default SwAV's 96 for 224, as a fraction."""
-    return config.views.small_size or round(config.image_size * 96 / 224)
 
 
 def build_embed(

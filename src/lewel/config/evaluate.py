@@ -25,6 +25,20 @@ from lewel.data.pack.storage import MINUTES
 Recompute = Annotated[bool, Parameter(alias="--recompute")]
 SyncBN = Annotated[bool, Parameter(alias="--sync-bn")]
 
+# What changes how a result is computed, and not what it is.
+FREE = {
+    "again",
+    "workers",
+    "accelerator",
+    "devices",
+    "nodes",
+    "rank_timeout",
+    "save_predictions",
+    "storage_timeout",
+    "cache",
+    "cache_size",
+}
+
 
 class EvaluateConfig(Settings):
     """What every evaluation takes."""

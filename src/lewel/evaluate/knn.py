@@ -1,6 +1,7 @@
 """Weighted k-nearest-neighbour classification on frozen features."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,20 @@ from lewel.ops.precision import exact_products
 CHUNK = 32_000_000  # similarities at a time: 128 MB, independent of the bank's size
 STREAMED = 32_768  # queries that are compared with a large bank at a time
 PART = 4096  # queries whose votes are counted at a time
+
+
+class Voting(NamedTuple):
+    """How the nearest rows of a bank give class scores: each votes with exp(s / temperature)."""
+
+    neighbours: Sequence[int]  # the values of k
+    temperature: float
+    classes: int
+
+    def scores(self, similarity: Tensor, labels: Tensor) -> list[Tensor]:
+        """Cosines s and labels (Q, k) of the nearest, best first -> (Q, K) for each k."""
+        votes = ((similarity - 1) / self.temperature).exp()  # the same scale for every chunk
+        empty = votes.new_zeros(len(votes), self.classes)
+        return [empty.scatter_add(1, labels[:, :k], votes[:, :k]) for k in self.neighbours]
 
 
 def nearest(bank: Tensor, queries: Tensor, neighbours: int) -> Tensor:
@@ -32,56 +47,42 @@ def knn_scores(
 ) -> list[Tensor]:
     """Class scores (Q, K) of queries (Q, C) by the nearest of a bank (M, C), for each given k."""
     classes = int(labels.max()) + 1 if classes is None else classes
-    parts = knn_chunks(
-        F.normalize(bank, dim=1), labels, queries, neighbours, temperature, classes, chunk
-    )
+    voting = Voting(neighbours, temperature, classes)
+    parts = knn_chunks(F.normalize(bank, dim=1), labels, queries, voting, chunk)
     return [torch.cat(own) for own in zip(*parts, strict=True)]
 
 
 def knn_chunks(
-    bank: Tensor,
-    labels: Tensor,
-    queries: Tensor,
-    neighbours: Sequence[int],
-    temperature: float,
-    classes: int,
-    chunk: int | None = None,
+    bank: Tensor, labels: Tensor, queries: Tensor, voting: Voting, chunk: int | None = None
 ) -> Iterator[list[Tensor]]:
     """The scores (q, K) of `knn_scores` for a few queries at a time, by a bank of unit rows.
 
-    Cosine similarity s; each of the k nearest votes for its class with weight exp(s / temperature).
     Besides bank and queries it takes a bounded amount of memory.
     """
-    most = min(max(neighbours), len(bank))
+    most = min(max(voting.neighbours), len(bank))
     for part in torch.split(queries, chunk or max(1, CHUNK // len(bank))):
         with exact_products():
             similarity, nearest = (F.normalize(part, dim=1) @ bank.T).topk(most, dim=1)
-        votes = ((similarity - 1) / temperature).exp()  # the same scale for every chunk
-        empty = part.new_zeros(len(part), classes)
-        yield [empty.scatter_add(1, labels[nearest[:, :k]], votes[:, :k]) for k in neighbours]
+        yield voting.scores(similarity, labels[nearest])
 
 
 def streamed_chunks(
     bank: Tensor,
     labels: Tensor,
     queries: Tensor,
-    neighbours: Sequence[int],
-    temperature: float,
-    classes: int,
+    voting: Voting,
     beat: Callable[[], None],
 ) -> Iterator[list[Tensor]]:
     """The scores of `knn_chunks` by a bank that is read once for each STREAMED queries.
 
     It may be on another device, or in a file. Besides the queries it takes about 1 GB.
     """
-    most = min(max(neighbours), len(bank))
+    most = min(max(voting.neighbours), len(bank))
     for part in torch.split(F.normalize(queries, dim=1), STREAMED):
         similarity, nearest = streamed_nearest(bank, part, most, beat)
-        votes = ((similarity - 1) / temperature).exp()
         found = labels[nearest.to(labels.device)].to(part.device)
-        for vote, of in zip(torch.split(votes, PART), torch.split(found, PART), strict=True):
-            empty = vote.new_zeros(len(vote), classes)
-            yield [empty.scatter_add(1, of[:, :k], vote[:, :k]) for k in neighbours]
+        pairs = zip(torch.split(similarity, PART), torch.split(found, PART), strict=True)
+        yield from (voting.scores(*pair) for pair in pairs)
 
 
 def streamed_nearest(
@@ -119,11 +120,12 @@ def knn_best(
     is `streamed` may be larger than the memory.
     """
     found: list[list[Tensor]] = [[] for _ in neighbours]
+    voting = Voting(neighbours, temperature, classes)
     if streamed:
-        parts = streamed_chunks(bank, labels, queries, neighbours, temperature, classes, beat)
+        parts = streamed_chunks(bank, labels, queries, voting, beat)
     else:
         F.normalize(bank, dim=1, out=bank)
-        parts = knn_chunks(bank, labels, queries, neighbours, temperature, classes)
+        parts = knn_chunks(bank, labels, queries, voting)
     for part in parts:
         for own, scores in zip(found, part, strict=True):
             own.append(best_classes(scores))

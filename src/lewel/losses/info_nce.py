@@ -6,6 +6,12 @@ from torch import Tensor
 from lewel.ops.precision import precise
 
 
+def similarities(query: Tensor, key: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of unit queries (M, D) to their keys (M, D) and to others (K, D): (M,), (M, K)."""
+    with torch.autocast(query.device.type, enabled=False):
+        return (query * key).sum(1), query @ others.T
+
+
 def info_nce(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     """-log of the positive's softmax probability among all candidates, the mean over the rows.
 

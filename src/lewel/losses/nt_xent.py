@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
 from lewel.ops.precision import precise
-from lewel.ops.ranks import gather_with_gradient, local_chunk
+from lewel.ops.ranks import gather_with_gradient, own_rows
 
 
 def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
@@ -22,7 +22,7 @@ def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
         others = torch.stack([gather_with_gradient(one), gather_with_gradient(two)])
         positive = (one * two).sum(-1).expand(2, -1, -1)  # (2, B, K)
         similarity = torch.einsum("vikd,wjld->vikwjl", mine, others)
-    same_image = local_chunk(torch.eye(others.shape[1], dtype=torch.bool, device=one.device))
-    negative = similarity.masked_fill(same_image[None, :, None, None, :, None], -torch.inf)
+    same_image = own_rows(others.shape[1], one.device)[None, :, None, None, :, None]
+    negative = similarity.masked_fill(same_image, -torch.inf)
     rows = negative.flatten(3).flatten(0, 2)
     return info_nce(positive.flatten(), rows, temperature)  # Eq. 1 of SimCLR

@@ -1,7 +1,8 @@
 """What a self-supervised method is: its hooks, and what the rest of lewel needs to know of it."""
 
 import math
-from typing import Annotated, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lewel.nn.heads import Encoder
-from lewel.nn.trainable import Step, Trainable
+from lewel.nn.trainable import Keys, Step, Trainable
 from lewel.nn.views import Views
 
 __all__ = [
@@ -22,9 +23,13 @@ __all__ = [
     "Whole",
     "both",
     "embedding_std",
+    "one_or_both",
+    "std_logs",
     "weighted",
+    "weighted_step",
 ]
 
+View = TypeVar("View")
 
 # Types of a method's own settings: values out of bounds are refused.
 Count = Annotated[int, Field(ge=1)]
@@ -68,6 +73,28 @@ def weighted(global_loss: Tensor | None, aligned_loss: Tensor | None, beta: floa
     return (1 - beta) * global_loss + beta * aligned_loss  # Eq. 3
 
 
+def weighted_step(
+    global_loss: Tensor | None,
+    aligned_loss: Tensor | None,
+    beta: float,
+    logs: dict[str, Tensor],
+    keys: Keys | None = None,
+) -> Step:
+    """The step of a loss with global and aligned part; both parts are logged."""
+    parts = {"loss_aligned": aligned_loss, "loss_global": global_loss}
+    losses = {name: part.detach() for name, part in parts.items() if part is not None}
+    return Step(weighted(global_loss, aligned_loss, beta), logs | losses, keys)
+
+
+def one_or_both(
+    contrast: Callable[[View, View], Step], views: Iterable[View], symmetric: bool
+) -> Step:
+    """The loss of the first view against the second; if `symmetric`, of both directions."""
+    one, two = views
+    step = contrast(one, two)
+    return both(step, contrast(two, one)) if symmetric else step
+
+
 def both(one: Step, two: Step) -> Step:
     """The two directions of a symmetric loss, summed."""
     logs = {name: (one.logs[name] + two.logs[name]) / 2 for name in one.logs}
@@ -84,3 +111,11 @@ def embedding_std(embeddings: Tensor) -> Tensor:
     normalised = F.normalize(embeddings.float(), dim=-1)
     size: int = embeddings.shape[-1]
     return normalised.std(0, unbiased=False).mean() * math.sqrt(size)
+
+
+def std_logs(student: Tensor, teacher: Tensor) -> dict[str, Tensor]:
+    """The `embedding_std` of student and teacher, (B, D) each, as it is logged."""
+    return {
+        "embedding_std": embedding_std(student),
+        "teacher_embedding_std": embedding_std(teacher),
+    }

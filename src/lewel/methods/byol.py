@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import About, Method, Step, Views, embedding_std
+from lewel.methods.base import About, Method, Step, Views, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
 from lewel.nn.teacher import Teacher, TeacherSpec
@@ -39,8 +39,7 @@ class BYOL(Method):
         loss = normalised_mse(self.predict(one.pooled), target2.pooled) + normalised_mse(
             self.predict(two.pooled), target1.pooled
         )
-        std = {"embedding_std": one.pooled, "teacher_embedding_std": target1.pooled}
-        return Step(loss, {name: embedding_std(z) for name, z in std.items()})
+        return Step(loss, std_logs(one.pooled, target1.pooled))
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         return {"teacher_momentum": self.teacher.follow(self.student, progress)}

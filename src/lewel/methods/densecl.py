@@ -9,13 +9,13 @@ from torch import Tensor
 
 from lewel.errors import UserError
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, Views, both, embedding_std
+from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.dense_heads import DenseHead
 from lewel.nn.heads import Embeddings, Encoder, HeadSpec
-from lewel.nn.norm import normalise_in_groups
+from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import Queue, QueueSpec
-from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.correspondence import at_locations, most_similar
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather
@@ -53,16 +53,13 @@ class DenseCL(Method):
         self.dense_weight = dense_weight
         self.temperature, self.symmetric = contrast.temperature, contrast.symmetric
         self.student = Encoder(backbone, DenseHead(backbone.channels, head))
-        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
-        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.teacher = shuffle_bn_teacher(self.student, teacher, contrast.norm_groups)
         self.queue = Queue(contrast.queue, head.dim)
         self.dense_queue = Queue(contrast.queue, head.dim)
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        one, two = views
-        step = self.contrast(one, two)
-        return both(step, self.contrast(two, one)) if self.symmetric else step
+        return one_or_both(self.contrast, views, self.symmetric)
 
     def contrast(self, view: Tensor, other: Tensor) -> Step:
         """One direction: the student's view against the teacher's other view and the queues."""
@@ -74,11 +71,10 @@ class DenseCL(Method):
         loss_dense = self.dense_loss(student, target)
         weight = self.dense_weight
         loss = (1 - weight) * loss_global + weight * loss_dense  # Eq. 3 of DenseCL
-        logs = {"embedding_std": embedding_std(query), "teacher_embedding_std": embedding_std(key)}
-        logs |= {"loss_global": loss_global.detach(), "loss_dense": loss_dense.detach()}
+        parts = {"loss_global": loss_global.detach(), "loss_dense": loss_dense.detach()}
         assert target.aligned is not None
         keys = torch.cat([key, unit(target.aligned.mean(1))], 1)  # (B, 2 D), for the two queues
-        return Step(loss, logs, gather(keys))
+        return Step(loss, std_logs(query, key) | parts, gather(keys))
 
     def dense_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_r: location i of the query against location c_i of the key, and the dense queue."""

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.cosine import normalised_mse
-from lewel.methods.base import About, Method, Step, Views, embedding_std, weighted
+from lewel.methods.base import About, Method, Step, Views, std_logs, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
@@ -48,17 +48,13 @@ class LewelB(Method):
         given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         target1, target2 = self.teacher(*views, maps=given)
         one, two = (self.student(view, given) for view in views)
-        losses: dict[str, Tensor] = {}
+        loss_aligned = loss_global = None
         if self.beta > 0:
-            losses["loss_aligned"] = self.aligned_loss(one, target2) + self.aligned_loss(
-                two, target1
-            )
+            loss_aligned = self.aligned_loss(one, target2) + self.aligned_loss(two, target1)
         if self.beta < 1:
-            losses["loss_global"] = self.global_loss(one, target2) + self.global_loss(two, target1)
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
-        std = {"embedding_std": one.pooled, "teacher_embedding_std": target1.pooled}
-        logs = {name: embedding_std(z) for name, z in std.items()}
-        return Step(loss, logs | {name: part.detach() for name, part in losses.items()})
+            loss_global = self.global_loss(one, target2) + self.global_loss(two, target1)
+        logs = std_logs(one.pooled, target1.pooled)
+        return weighted_step(loss_global, loss_aligned, self.beta, logs)
 
     def global_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_g: the embeddings (B, d) of the pooled features."""

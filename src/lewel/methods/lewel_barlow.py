@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lewel.losses.barlow_twins import cross_correlation, redundancy
-from lewel.methods.base import About, Method, Positive, Step, Views, embedding_std, weighted
+from lewel.methods.base import About, Method, Positive, Step, Views, embedding_std, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Encoder
@@ -56,14 +56,13 @@ class LewelBarlow(Method):
         """Two views (B, 3, S, S) -> the losses of their cross-correlations."""
         given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         one, two = (self.student(view, given) for view in views)
-        losses: dict[str, Tensor] = {}
+        loss_aligned = loss_global = None
         if self.beta > 0:
-            losses["loss_aligned"] = self.loss(one.aligned.flatten(0, 1), two.aligned.flatten(0, 1))
+            loss_aligned = self.loss(one.aligned.flatten(0, 1), two.aligned.flatten(0, 1))
         if self.beta < 1:
-            losses["loss_global"] = self.loss(one.pooled, two.pooled)
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
+            loss_global = self.loss(one.pooled, two.pooled)
         logs = {"embedding_std": embedding_std(one.pooled)}
-        return Step(loss, logs | {name: part.detach() for name, part in losses.items()})
+        return weighted_step(loss_global, loss_aligned, self.beta, logs)
 
     def loss(self, one: Tensor, two: Tensor) -> Tensor:
         """Barlow Twins' loss of embeddings (N, D) and (N, D)."""

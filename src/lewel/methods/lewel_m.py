@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, Views, both, embedding_std, weighted
+from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Embeddings, Encoder
-from lewel.nn.norm import normalise_in_groups
+from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import ContrastSpec, make_negatives
-from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.precision import unit
-from lewel.ops.ranks import gather, local_chunk
+from lewel.ops.ranks import gather, own_rows
 
 
 class LewelM(Method):
@@ -45,16 +45,13 @@ class LewelM(Method):
         self.beta = head.aligned_weight
         self.temperature, self.symmetric = contrast.temperature, contrast.symmetric
         self.student = Encoder(backbone, lewel_head(backbone.channels, head))
-        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
-        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.teacher = shuffle_bn_teacher(self.student, teacher, contrast.norm_groups)
         if self.beta < 1:
             self.queue = make_negatives(contrast, head.dim)
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        one, two = views
-        step = self.contrast(one, two)
-        return both(step, self.contrast(two, one)) if self.symmetric else step
+        return one_or_both(self.contrast, views, self.symmetric)
 
     def contrast(self, view: Tensor, other: Tensor) -> Step:
         """One direction: the student's view against the teacher's other view."""
@@ -62,16 +59,11 @@ class LewelM(Method):
         (target,) = self.teacher(other, maps=given)
         student = self.student(view, given)
         key = unit(target.pooled)
-        losses: dict[str, Tensor] = {}
-        if self.beta > 0:
-            losses["loss_aligned"] = self.aligned_loss(student, target)
-        if self.beta < 1:
-            losses["loss_global"] = self.global_loss(student, key)
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
-        std = {"embedding_std": student.pooled, "teacher_embedding_std": key}
-        logs = {name: embedding_std(z) for name, z in std.items()}
-        logs |= {name: part.detach() for name, part in losses.items()}
-        return Step(loss, logs, gather(key) if self.beta < 1 else None)
+        loss_aligned = self.aligned_loss(student, target) if self.beta > 0 else None
+        loss_global = self.global_loss(student, key) if self.beta < 1 else None
+        keys = gather(key) if self.beta < 1 else None
+        logs = std_logs(student.pooled, key)
+        return weighted_step(loss_global, loss_aligned, self.beta, logs, keys)
 
     def global_loss(self, view: Embeddings, key: Tensor) -> Tensor:
         """L_g: embeddings (B, d) against keys (B, d) and the queue."""
@@ -88,8 +80,8 @@ class LewelM(Method):
         with torch.autocast(query.device.type, enabled=False):
             positive = (query * key).sum(-1)  # (B, d/h)
             similarity = torch.einsum("ikc,jlc->ikjl", query, others)  # every pair of embeddings
-        same_image = local_chunk(torch.eye(len(others), dtype=torch.bool, device=query.device))
-        negative = similarity.masked_fill(same_image[:, None, :, None], -torch.inf)
+        same_image = own_rows(len(others), query.device)[:, None, :, None]
+        negative = similarity.masked_fill(same_image, -torch.inf)
         return info_nce(positive.flatten(), negative.flatten(2).flatten(0, 1), self.temperature)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lewel.losses.nt_xent import nt_xent
-from lewel.methods.base import About, Method, Step, Views, embedding_std, weighted
+from lewel.methods.base import About, Method, Step, Views, embedding_std, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Encoder
@@ -41,14 +41,13 @@ class LewelSimCLR(Method):
         """Two views (B, 3, S, S) -> the mean loss of both."""
         given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         one, two = (self.student(view, given) for view in views)
-        losses: dict[str, Tensor] = {}
+        loss_aligned = loss_global = None
         if self.beta > 0:
-            losses["loss_aligned"] = self.loss(one.aligned, two.aligned)
+            loss_aligned = self.loss(one.aligned, two.aligned)
         if self.beta < 1:
-            losses["loss_global"] = self.loss(one.pooled[:, None], two.pooled[:, None])
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
+            loss_global = self.loss(one.pooled[:, None], two.pooled[:, None])
         logs = {"embedding_std": embedding_std(one.pooled)}
-        return Step(loss, logs | {name: part.detach() for name, part in losses.items()})
+        return weighted_step(loss_global, loss_aligned, self.beta, logs)
 
     def loss(self, one: Tensor, two: Tensor) -> Tensor:
         """NT-Xent of K embeddings of each view, (B, K, D) and (B, K, D)."""

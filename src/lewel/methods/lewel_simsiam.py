@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lewel.losses.cosine import negative_cosine
-from lewel.methods.base import About, Count, Method, Step, Views, embedding_std, weighted
+from lewel.methods.base import About, Count, Method, Step, Views, embedding_std, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Encoder
@@ -60,14 +60,13 @@ class LewelSimSiam(Method):
         """Two views (B, 3, S, S) -> the mean of both directions."""
         given = random_maps(self.student, views[0])  # None but in Table 6's ablation
         one, two = (self.student(view, given) for view in views)
-        losses: dict[str, Tensor] = {}
+        loss_aligned = loss_global = None
         if self.beta > 0:
-            losses["loss_aligned"] = self.loss(self.predict_aligned, one.aligned, two.aligned)
+            loss_aligned = self.loss(self.predict_aligned, one.aligned, two.aligned)
         if self.beta < 1:
-            losses["loss_global"] = self.loss(self.predict, one.pooled, two.pooled)
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
+            loss_global = self.loss(self.predict, one.pooled, two.pooled)
         logs = {"embedding_std": embedding_std(one.pooled)}
-        return Step(loss, logs | {name: part.detach() for name, part in losses.items()})
+        return weighted_step(loss_global, loss_aligned, self.beta, logs)
 
     def loss(self, predict: MLP, one: Tensor, two: Tensor) -> Tensor:
         """SimSiam's loss of the embeddings (B, D) or (B, d/h, c) of two views."""

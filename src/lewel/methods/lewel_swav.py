@@ -1,9 +1,16 @@
 """SwAV that learns where to learn: its loss for the global and for the aligned embeddings."""
 
-from torch import Tensor
-
 from lewel.errors import UserError
-from lewel.methods.base import About, Count, Positive, Step, Views, Whole, embedding_std, weighted
+from lewel.methods.base import (
+    About,
+    Count,
+    Positive,
+    Step,
+    Views,
+    Whole,
+    embedding_std,
+    weighted_step,
+)
 from lewel.methods.swav import SwAV
 from lewel.nn.ablations import lewel_head
 from lewel.nn.backbone import Backbone
@@ -63,12 +70,11 @@ class LewelSwAV(SwAV):
     def forward(self, views: Views) -> Step:
         """Two large crops and any number of small ones, (B, 3, S, S) each -> the loss."""
         crops = [self.student(view) for view in views]
-        losses: dict[str, Tensor] = {}
+        pooled = [crop.pooled for crop in crops]
+        loss_aligned = loss_global = None
         if self.beta > 0:
-            losses["loss_aligned"] = self.swap([crop.aligned.flatten(0, 1) for crop in crops])
+            loss_aligned = self.swap([crop.aligned.flatten(0, 1) for crop in crops])
         if self.beta < 1:
-            losses["loss_global"] = self.swap([crop.pooled for crop in crops], self.earlier())
-        loss = weighted(losses.get("loss_global"), losses.get("loss_aligned"), self.beta)
-        logs = {"embedding_std": embedding_std(crops[0].pooled)}
-        logs |= {name: part.detach() for name, part in losses.items()}
-        return Step(loss, logs, self.keys([crop.pooled for crop in crops]))
+            loss_global = self.swap(pooled, self.earlier())
+        logs = {"embedding_std": embedding_std(pooled[0])}
+        return weighted_step(loss_global, loss_aligned, self.beta, logs, self.keys(pooled))

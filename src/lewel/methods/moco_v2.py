@@ -3,12 +3,12 @@
 from torch import Tensor
 
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, Views, both, embedding_std
+from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec
-from lewel.nn.norm import normalise_in_groups
+from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import ContrastSpec, make_negatives
-from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather
 
@@ -40,23 +40,19 @@ class MoCoV2(Method):
         super().__init__()
         self.temperature, self.symmetric = contrast.temperature, contrast.symmetric
         self.student = Encoder(backbone, GlobalHead(backbone.channels, head))
-        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
-        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.teacher = shuffle_bn_teacher(self.student, teacher, contrast.norm_groups)
         self.queue = make_negatives(contrast, head.dim)
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        one, two = views
-        step = self.contrast(one, two)
-        return both(step, self.contrast(two, one)) if self.symmetric else step
+        return one_or_both(self.contrast, views, self.symmetric)
 
     def contrast(self, view: Tensor, other: Tensor) -> Step:
         """One direction: the student's view against the teacher's other view and the queue."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)
         loss = info_nce(*self.queue.similarities(query, key), self.temperature)
-        logs = {"embedding_std": embedding_std(query), "teacher_embedding_std": embedding_std(key)}
-        return Step(loss, logs, gather(key))
+        return Step(loss, std_logs(query, key), gather(key))
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

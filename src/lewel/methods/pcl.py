@@ -4,6 +4,7 @@ Li et al., Prototypical Contrastive Learning of Unsupervised Representations, IC
 order of its section 3. `projector` linear is PCL v1, mlp (with MoCo v2's views) PCL v2.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from lewel.errors import UserError
 from lewel.losses.info_nce import info_nce
-from lewel.methods.base import About, Method, Step, Views, both, embedding_std
+from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.centroids import Centroids
 from lewel.nn.heads import Encoder, GlobalHead, HeadSpec, LinearHead
-from lewel.nn.norm import normalise_in_groups
+from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import Queue, QueueSpec
-from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.nn.trainable import Epoch
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather
@@ -67,8 +68,7 @@ class PCL(Method):
         channels = backbone.channels
         own = LinearHead(channels, head.dim) if linear else GlobalHead(channels, head)
         self.student = Encoder(backbone, own)
-        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
-        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.teacher = shuffle_bn_teacher(self.student, teacher, contrast.norm_groups)
         self.queue = Queue(contrast.queue, head.dim)
         self.prototypes = Centroids(images, head.dim, cluster_counts(images, clusters))
 
@@ -81,20 +81,19 @@ class PCL(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        one, two = views
-        step = self.contrast(one, two, views.indices)
-        return both(step, self.contrast(two, one, views.indices)) if self.symmetric else step
+        contrast = partial(self.contrast, indices=views.indices)
+        return one_or_both(contrast, views, self.symmetric)
 
     def contrast(self, view: Tensor, other: Tensor, indices: Tensor) -> Step:
         """The M-step of one direction: against the other view and the queue, and the centroids."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)
         loss_instance = info_nce(*self.queue.similarities(query, key), self.temperature)
-        parts = self.prototypes.similarities(query, indices, self.negatives)
-        losses = [info_nce(*pair, 1.0) for pair in parts]  # each centroid has its phi
+        against = self.prototypes.similarities(query, indices, self.negatives)
+        losses = [info_nce(*pair, 1.0) for pair in against]  # each centroid has its phi
         loss_proto = torch.stack(losses).mean() * self.prototypes.fitted
-        logs = {"embedding_std": embedding_std(query), "teacher_embedding_std": embedding_std(key)}
-        logs |= {"loss_instance": loss_instance.detach(), "loss_proto": loss_proto.detach()}
+        parts = {"loss_instance": loss_instance.detach(), "loss_proto": loss_proto.detach()}
+        logs = std_logs(query, key) | parts
         return Step(loss_instance + loss_proto, logs, gather(key))  # Eq. 11 of PCL
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:

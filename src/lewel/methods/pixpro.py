@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lewel.errors import UserError
 from lewel.losses.cosine import normalised_mse, paired_cosine
-from lewel.methods.base import About, Method, Step, Views, embedding_std
+from lewel.methods.base import About, Method, Step, Views, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.dense_heads import LocationHead, Propagation
 from lewel.nn.heads import Embeddings, Encoder, HeadSpec
@@ -66,8 +66,7 @@ class PixPro(Method):
         pairs = self.pairs(views, one)
         loss = self.pixel_loss(one, target2, pairs) + self.pixel_loss(two, target1, pairs.mT)
         logs = {"loss_pixel": loss.detach(), "pairs": pairs.sum((1, 2)).float().mean()}
-        std = {"embedding_std": one.pooled, "teacher_embedding_std": target1.pooled}
-        logs |= {name: embedding_std(z) for name, z in std.items()}
+        logs |= std_logs(one.pooled, target1.pooled)
         if self.instance_weight > 0:
             instance = self.instance_loss(one, target2) + self.instance_loss(two, target1)
             logs["loss_instance"] = instance.detach()

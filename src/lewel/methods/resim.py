@@ -5,20 +5,21 @@ LEWEL's terms its maps are boxes.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lewel.errors import UserError
-from lewel.losses.info_nce import info_nce, info_nce_rows
-from lewel.methods.base import About, Method, Step, Views, both, embedding_std
+from lewel.losses.info_nce import info_nce, info_nce_rows, similarities
+from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone, ResNetBackbone
 from lewel.nn.dense_heads import Levels, RegionHead, StagedEncoder
 from lewel.nn.heads import HeadSpec
-from lewel.nn.norm import normalise_in_groups
+from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import Queue, QueueSpec
-from lewel.nn.teacher import MOCO, Teacher, TeacherSpec
+from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather, ranks, sum_over_ranks
 from lewel.ops.windows import WINDOWS, averaged_windows, in_other_view, region_features, slide
@@ -62,14 +63,12 @@ class ReSim(Method):
         self.student = StagedEncoder(
             backbone, RegionHead(backbone.stage_channels, head, levels, region_dim)
         )
-        shuffle = normalise_in_groups(self.student, contrast.norm_groups)
-        self.teacher = Teacher(self.student, teacher, shuffle)
+        self.teacher = shuffle_bn_teacher(self.student, teacher, contrast.norm_groups)
         self.queue = Queue(contrast.queue, head.dim)
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) and where they were cut -> the loss of one direction or both."""
-        step = self.contrast(views, 0, 1)
-        return both(step, self.contrast(views, 1, 0)) if self.symmetric else step
+        return one_or_both(partial(self.contrast, views), (0, 1), self.symmetric)
 
     def contrast(self, views: Views, view: int, other: int) -> Step:
         """One direction: the student's view against the teacher's other view."""
@@ -79,8 +78,7 @@ class ReSim(Method):
         student = self.student(views[view])
         query, key = unit(student.pooled), unit(target.pooled)
         loss = info_nce(*self.queue.similarities(query, key), self.temperature)
-        logs = {"embedding_std": embedding_std(query), "teacher_embedding_std": embedding_std(key)}
-        logs["loss_global"] = loss.detach()
+        logs = std_logs(query, key) | {"loss_global": loss.detach()}
         places = (views.boxes[view], views.boxes[other]), (views.flips[view],) * 2
         maps = zip(student.features, target.features, strict=True)
         for level, (queries, keys) in enumerate(maps):
@@ -116,9 +114,7 @@ class ReSim(Method):
 
     def rows(self, query: Tensor, key: Tensor, others: Tensor) -> Tensor:
         """InfoNCE of windows (M, C) and their keys (M, C) against others (K, C): (M,)."""
-        with torch.autocast(query.device.type, enabled=False):
-            positive, negative = (query * key).sum(1), query @ others.T
-        return info_nce_rows(positive, negative, self.temperature)
+        return info_nce_rows(*similarities(query, key, others), self.temperature)
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

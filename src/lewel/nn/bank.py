@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lewel.losses.info_nce import similarities
 from lewel.ops.precision import unit
 from lewel.ops.ranks import from_rank_0
 
@@ -27,9 +28,8 @@ class MemoryBank(nn.Module):
         drawn = torch.arange(len(self.entries), device=query.device)
         if many < len(drawn):
             drawn = from_rank_0(torch.randint(len(drawn), (many,), device=query.device))
-        with torch.autocast(query.device.type, enabled=False):
-            positive = (query * self.entries[indices]).sum(1)
-            negative = query @ self.entries[drawn].T
+        entries = self.entries
+        positive, negative = similarities(query, entries[indices], entries[drawn])
         return positive, negative.masked_fill(indices[:, None] == drawn, -torch.inf)
 
     @torch.no_grad()

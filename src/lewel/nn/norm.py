@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lewel.errors import UserError
 from lewel.nn.backbone import Backbone
-from lewel.nn.teacher import Teacher
+from lewel.nn.teacher import Teacher, TeacherSpec
 from lewel.ops.grouped_norm import (
     alternate,
     alternating_batch_norm,
@@ -32,6 +32,14 @@ def normalise_in_groups(network: nn.Module, groups: int) -> bool:
                 _group_norms(module, mine, Order(mine).attach(module))
         _group_norms(network, mine, None)
     return groups > 1 or ranks() > 1
+
+
+def shuffle_bn_teacher(student: nn.Module, spec: TeacherSpec, groups: int) -> Teacher:
+    """A teacher with ShuffleBN: it and the student normalise in groups of the global batch.
+
+    The student is changed in place, before the teacher copies it.
+    """
+    return Teacher(student, spec, shuffle=normalise_in_groups(student, groups))
 
 
 def _group_norms(network: nn.Module, groups: int, order: "Order | None") -> None:

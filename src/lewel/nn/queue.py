@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lewel.ops.ranks import gather, local_chunk
+from lewel.losses.info_nce import similarities
+from lewel.ops.ranks import gather, own_rows
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class Queue(nn.Module):
 
     def similarities(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Similarities of unit queries (B, D) to their keys (B,) and to the queue (B, size)."""
-        with torch.autocast(query.device.type, enabled=False):
-            return (query * key).sum(1), query @ self.keys.T
+        return similarities(query, key, self.keys)
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
@@ -66,9 +66,8 @@ class InBatch(nn.Module):
     def similarities(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Similarities of unit queries (B, D) to their keys (B,) and to all others (B, R B)."""
         others = gather(key)
-        with torch.autocast(query.device.type, enabled=False):
-            positive, negative = (query * key).sum(1), query @ others.T
-        own = local_chunk(torch.eye(len(others), dtype=torch.bool, device=query.device))
+        positive, negative = similarities(query, key, others)
+        own = own_rows(len(others), query.device)
         return positive, negative.masked_fill(own, -torch.inf)
 
     def enqueue(self, keys: Tensor) -> None:

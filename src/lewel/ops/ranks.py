@@ -102,6 +102,11 @@ def local_chunk(rows: Tensor) -> Tensor:
     return rows.chunk(ranks())[rank()]
 
 
+def own_rows(total: int, device: torch.device) -> Tensor:
+    """Which of all ranks' rows is which of this rank's: bool (B, R B), one in each row."""
+    return local_chunk(torch.eye(total, dtype=torch.bool, device=device))
+
+
 def own_part(rows: Tensor) -> Tensor:
     """This rank's part of rows (n, ...) that all ranks have, where n need not divide by them."""
     size = -(-len(rows) // ranks())

@@ -15,11 +15,12 @@ import torch
 from lewel.config.auto import choose
 from lewel.config.auto_choices import Choices, Facts
 from lewel.config.auto_length import with_speed
-from lewel.config.build import build_dataset, build_method, build_optimizer, crop_sizes
+from lewel.config.build import build_dataset, build_method, build_optimizer
 from lewel.config.configure import configure
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
 from lewel.config.settings import storage_of
+from lewel.config.sizes import crop_sizes
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from lewel.config.build import build_method, build_optimizer, crop_sizes
+from lewel.config.build import build_method, build_optimizer
 from lewel.config.configure import configure
 from lewel.config.recipes import list_recipes
 from lewel.config.reproduce import Dotted, Experiment, Measurement, Row, Scale
+from lewel.config.sizes import crop_sizes
 from lewel.data.dense.masks import validation_masks
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lewel.config.build import build_method, build_optimizer, crop_sizes
+from lewel.config.build import build_method, build_optimizer
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
+from lewel.config.sizes import crop_sizes
 from lewel.data.sources.open import open_data
 from lewel.data.sources.scenes import Scenes
 from lewel.data.views.crop import ViewRecipe

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from lewel.config.build import build_fabric, build_optimizer, crop_sizes, peak_rate
+from lewel.config.build import build_fabric, build_optimizer, peak_rate
 from lewel.config.pretrain import PretrainConfig
+from lewel.config.sizes import crop_sizes
 from lewel.nn.backbone import exports_of
 from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured
 from lewel.train.card import count

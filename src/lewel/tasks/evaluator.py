@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lewel.config.evaluate import DenseConfig, EvaluateConfig, TrainConfig
+from lewel.config.evaluate import FREE, DenseConfig, EvaluateConfig, TrainConfig
 from lewel.config.settings import storage_of
 from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.file_list import Lists
@@ -29,20 +29,6 @@ from lewel.files import refuse_within, user_path
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
 from lewel.train.devices import chosen_precision
-
-# What changes how a result is computed, and not what it is.
-FREE = {
-    "again",
-    "workers",
-    "accelerator",
-    "devices",
-    "nodes",
-    "rank_timeout",
-    "save_predictions",
-    "storage_timeout",
-    "cache",
-    "cache_size",
-}
 
 # Training and validation set; notes on them are appended to the list.
 Opens = Callable[[EvaluateConfig, Network, list[str]], tuple[Source, Source]]

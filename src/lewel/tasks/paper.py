@@ -7,7 +7,7 @@ paper's recipe on the paper's data, and the evaluation has the paper's protocol 
 from pathlib import Path
 from typing import Any
 
-from lewel.config.evaluate import CONFIGS
+from lewel.config.evaluate import CONFIGS, FREE
 from lewel.config.identity import follows
 from lewel.config.paper import Evaluation, Row, read_paper
 from lewel.config.pretrain import PretrainConfig
@@ -20,20 +20,7 @@ from lewel.interop.lookup import read_card
 # Of an evaluation: data and weights, which are compared by other means, and the seed.
 NO_PROTOCOL = {"data", "train", "val", "weights", "untrained", "scratch", "seed", *ADDED}
 # Of `EvaluateConfig`, but not in the settings that are stored with a result.
-NOT_STORED = {
-    "again",
-    "workers",
-    "accelerator",
-    "devices",
-    "nodes",
-    "rank_timeout",
-    "storage_timeout",
-    "cache",
-    "cache_size",
-    "save_predictions",
-    "backbone",
-    "partial",
-}
+NOT_STORED = FREE | {"backbone", "partial"}
 
 
 def numbers_of(run: Path) -> dict[str, str]:

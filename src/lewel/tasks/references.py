@@ -14,7 +14,7 @@ from lewel.config.resolve import read_config
 from lewel.errors import UserError
 from lewel.pages.gallery import Gallery
 from lewel.pages.reference import Numbers, means_at
-from lewel.tasks.report import read_run
+from lewel.tasks.run_reader import read_run
 from lewel.train.run_folder import RunFolder
 
 ROWS = 20  # of a metric that is written at every step

@@ -8,24 +8,18 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from lewel.config.evaluate import EvaluateConfig, SegmentConfig
+from lewel.config.evaluate import SegmentConfig
 from lewel.data.dense.mask_crops import MaskBatch, MaskCrops, scaled
-from lewel.data.dense.masks import Masked, open_masks
-from lewel.data.dense.voc import IGNORED
-from lewel.data.sources.images import UnreadableImage
-from lewel.data.sources.source import Source
+from lewel.data.dense.masks import Masked
 from lewel.data.views.augment import augment_colours, normalise
 from lewel.data.views.loader import Order
 from lewel.data.views.resize import resize
-from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import RunError, UserError
 from lewel.evaluate.iou import count_pixels, mean_iou
 from lewel.files import free_path, write_marked
-from lewel.interop.backbones import Network
 from lewel.nn.norm import synchronise
-from lewel.ops.ranks import gather, gather_objects, rank, ranks
+from lewel.ops.ranks import gather, rank, ranks
 from lewel.optim.schedules import poly
 from lewel.optim.sgd import make_sgd
 from lewel.pages.segments import segmentation_picture
@@ -33,6 +27,7 @@ from lewel.tasks.dense_dry_run import describe_dense
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Segmented
 from lewel.tasks.predictions import predictions_folder, start_of, write_classes, write_mask
+from lewel.tasks.segment_data import Pairs, check_pairs, open_for_segment
 from lewel.tasks.training import Prepared, plan_training, train_model
 from lewel.train.run import Plan
 from lewel.transfer.dilation import dense
@@ -42,22 +37,6 @@ PICTURES = 6
 LAST_FROM = 128  # pixels of a crop, from which channels_last is faster
 # oneDNN's strided 1x1 convolutions of fewer channels write past their memory in channels_last.
 NARROWEST = 16
-
-
-def open_for_segment(
-    config: EvaluateConfig, network: Network, notes: list[str]
-) -> tuple[Source, Source]:
-    """The training and validation set of images with masks."""
-    assert isinstance(config, SegmentConfig)
-    if config.classes is not None:
-        raise UserError("--classes is for images with one class: segment takes all classes.")
-    return open_masks(
-        config.data,
-        size=config.crop,
-        split=config.split,
-        limit=config.limit,
-        seed=config.seed,
-    )
 
 
 def evaluate_segmentation(run: EvaluationRun) -> dict[str, Any]:
@@ -138,70 +117,6 @@ def make_plan(run: EvaluationRun, config: SegmentConfig, images: int) -> Plan:
         channels_last=config.crop >= LAST_FROM and run.evaluator.network.width >= NARROWEST,
         saves_epochs=False,
     )
-
-
-class Pairs(Dataset[tuple[Tensor | None, Tensor | None, str]]):
-    """Images of a source with their masks, or the reason why one cannot be used."""
-
-    def __init__(self, source: Masked, indices: np.ndarray) -> None:
-        self.source, self.indices = source, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, position: int) -> tuple[Tensor | None, Tensor | None, str]:
-        index = int(self.indices[position])
-        try:
-            return *self.source.pair(index), ""
-        except UnreadableImage as error:
-            return None, None, f"{self.source.describe(index)}: {error}"
-
-    def loader(
-        self, workers: int, pin: bool = False
-    ) -> "DataLoader[tuple[Tensor | None, Tensor | None, str]]":
-        """A loader of single images, as their shapes differ."""
-        return DataLoader(
-            self,
-            batch_size=None,
-            num_workers=workers,
-            worker_init_fn=leave_signals_to_the_parent,
-            pin_memory=pin,
-        )
-
-
-def check_pairs(run: EvaluationRun, *sources: Masked) -> None:
-    """Read every image and mask once, so that none fails after hours of training."""
-    faults: list[str] = []
-    seen: list[tuple[int, int]] = []  # source and class
-    sources = tuple(source for source in sources if source.name != "scenes")
-    total = sum(len(source) for source in sources)
-    with run.bar(f"checking {total:,} images and masks", total) as bar:
-        for number, source in enumerate(sources):
-            mine = np.arange(rank(), len(source), ranks())
-            for _, mask, fault in Pairs(source, mine).loader(run.extractor.workers):
-                faults += [fault] if fault else []
-                classes = () if mask is None else mask.unique().tolist()
-                seen = sorted({*seen, *((number, one) for one in classes)})
-                bar.advance(ranks())
-    faults, seen = gather_objects(faults), gather_objects(seen)
-    if faults:
-        raise RunError(
-            f"{len(faults):,} of {total:,} images with masks cannot be used, for example "
-            f"{min(faults)}. Repair or remove them."
-        )
-    for number, source in enumerate(sources):  # the first one is trained on
-        known = {one for at, one in seen if at == number and one != IGNORED}
-        refuse_trivial(source, known, least=2 if number == 0 else 1)
-
-
-def refuse_trivial(source: Masked, classes: set[int], least: int) -> None:
-    """Raise UserError for a source whose masks hold too few classes."""
-    if len(classes) < least:
-        found = f"only class {min(classes)}" if classes else f"only {IGNORED}, ignored pixels"
-        raise UserError(
-            f"The {len(source):,} masks of {source.name}, for example that of "
-            f"{source.describe(0)}, hold {found}: expected {least} or more classes."
-        )
 
 
 @torch.no_grad()

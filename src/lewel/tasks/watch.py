@@ -11,7 +11,7 @@ from lewel.pages.gallery import Gallery
 from lewel.pages.page import report_page
 from lewel.pages.text import age_text
 from lewel.tasks.maps import gallery_of_run
-from lewel.tasks.report import Galleries, Reader, read_run
+from lewel.tasks.run_reader import Galleries, Reader, read_run
 from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
 

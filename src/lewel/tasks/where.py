@@ -46,7 +46,7 @@ from lewel.evaluate.where import (
 from lewel.files import user_path
 from lewel.ops.randomness import generator, seed_of
 from lewel.progress import Bar, show
-from lewel.tasks.maps import BATCH, MapModel, open_map_model
+from lewel.tasks.map_model import BATCH, MapModel, open_map_model
 from lewel.tasks.outcome import Located
 from lewel.train.devices import open_fabric, placement
 from lewel.train.run_folder import RunFolder
