@@ -164,6 +164,9 @@ def test_an_architecture_that_contradicts_the_run(
         words = [*words_of(command, trained), flag, "resnet18"]
         words[1] = str(what)
         assert f"{what} is resnet10, but --backbone is resnet18" in refused(words, capsys)
+    if command != "embed":  # which has no --random-init
+        words[1:2] = ["resnet50", "--random-init"]
+        assert "resnet50 is resnet50, but --backbone is resnet18" in refused(words, capsys)
 
 
 def coco(root: Path, name: str = "0.png", box: str = "[2, 2, 9, 9]", width: str = "40") -> Path:

@@ -148,6 +148,26 @@ def test_a_requeue_signal_saves_and_requeues_the_slurm_job(
     assert f"resumed at step {step}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_torchrun_passes_the_requeue_signal_on(tmp_path: Path) -> None:
+    """With the flag that the documents name."""
+    out, requeued, tools = tmp_path / "run", tmp_path / "requeued", tmp_path / "bin"
+    tools.mkdir()
+    scontrol = tools / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {requeued}\n')
+    scontrol.chmod(0o755)
+    job = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
+    flag = ("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1")
+    torchrun = start(out, *SAME, *SLOWLY, by=(*TORCHRUN, *flag), **job)
+    wait_for_step(out, 2, torchrun)
+    torchrun.send_signal(signal.SIGUSR1)
+    said, _ = torchrun.communicate(timeout=60)
+    assert requeued.read_text() == "requeue 4711\n", said
+    assert "job 4711 is requeued" in said
+    step = metrics(out)[-1]["step"]
+    assert 2 <= step < 80 and (out / "checkpoints" / f"step-{step:09d}.pt").exists()
+
+
 def fail_on_the_second(fabric: Fabric) -> None:
     if fabric.global_rank == 1:
         raise RunError("The disk of this node is full.")

@@ -121,6 +121,17 @@ def test_evaluations_need_a_fifth_more_memory_than_the_features(task: str) -> No
     assert peak_bytes(tasks[task], CPU) < most * rows.nbytes
 
 
+def test_more_queries_need_no_more_memory_for_their_similarities() -> None:
+    """All 800 x 100,000 similarities would be 320 MB; a fifth of ImageNet's features are 2,100."""
+    draws = torch.Generator().manual_seed(0)
+    bank, queries = (torch.randn(n, 8, generator=draws) for n in (100_000, 800))
+    labels = torch.randint(5, (100_000,), generator=draws)
+    peak = peak_bytes(lambda: knn_best(bank, labels, queries, [20], classes=5), CPU)
+    assert peak < 1.2 * 4 * knn.CHUNK < 160e6
+    rows = torch.randn(100_000, 8, generator=draws)
+    assert peak_bytes(lambda: refuse_not_finite(rows, Colours(), np.arange(1)), CPU) < 0.05e6
+
+
 def test_features_are_computed_and_used_on_the_device() -> None:
     """The device "meta" has no values: whatever leaves it fails."""
     meta = torch.device("meta")

@@ -246,6 +246,18 @@ def test_measurements_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("_quick")
+def test_a_busy_machine_is_not_timed_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor_speed, "PATIENCE", 0.0)
+    speeds = measure(HEALTHY, print)
+    first, second = speeds.steps["cpu"]
+    assert first.seconds > 0 and "the machine is busy" in second.skipped
+    assert speeds.checkpoint.bytes > 0
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_step_that_fails_and_a_checkpoint_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

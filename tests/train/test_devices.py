@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lewel.errors import UserError
+from lewel.train import devices
 from lewel.train.devices import Placement, open_fabric, quieten
 from tests.train.test_slurm import fake_gpus
 
@@ -44,6 +45,12 @@ def test_warnings_of_ddp_are_quiet(
         torch.set_warn_always(False)
         dist.destroy_process_group()
     assert [str(one.message) for one in recwarn] == ["something else"]
+
+
+def test_a_trial_of_bf16_that_hangs_is_a_cpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "TRIAL", 0.01)
+    with pytest.raises(UserError, match="bf16-mixed does not work on this CPU"):
+        devices.check_cpu_precision("bf16-mixed")
 
 
 def test_bf16_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,14 @@ import torch
 from lightning_fabric.plugins.precision.amp import MixedPrecision
 from safetensors.torch import load_file
 
+from lewel.bench.memory import peak_bytes
 from lewel.config.build import build_method, build_optimizer
 from lewel.config.resolve import resolve
 from lewel.config.settings import read_yaml
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
+from lewel.nn.bank import MemoryBank
+from lewel.nn.trainable import Trainable
 from lewel.optim.sgd import make_sgd
 from lewel.train import loop, saver
 from lewel.train.devices import Placement, open_fabric, unchanged
@@ -24,6 +27,7 @@ from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
 from lewel.train.run import Training
 from lewel.train.saver import Saver
+from lewel.train.skipped import undone_where
 from tests.running import metrics, tiny_run
 
 
@@ -116,14 +120,25 @@ def use_scaler(monkeypatch: pytest.MonkeyPatch, first_scale: float) -> torch.amp
     return scaler
 
 
-@pytest.mark.parametrize(
-    ("method", "optimizer"), [("lewel_b", "lars"), ("moco_v2", "sgd"), ("byol", "adamw")]
+PROTOTYPES = (
+    "--options.prototypes 12 --options.frozen_steps 0 --options.queue 16 --views.small-crops 0"
 )
+SKIPPED = {  # method and optimiser: settings, and what a step that is not skipped changes
+    ("lewel_b", "lars"): ("", "teacher.network.backbone.net.conv1.weight"),
+    ("moco_v2", "sgd"): ("--contrast.norm-groups 4", "queue.keys"),
+    ("byol", "adamw"): ("", "teacher.network.backbone.net.bn1.running_mean"),
+    ("inst_disc", "sgd"): ("", "bank.entries"),
+    ("swav", "sgd"): (PROTOTYPES, "student.head.prototypes.vectors"),
+}
+
+
+@pytest.mark.parametrize(("method", "optimizer"), SKIPPED)
 def test_a_step_that_the_scaler_skips_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, optimizer: str
 ) -> None:
+    settings, changed = SKIPPED[method, optimizer]
     flags = ("--method", method, "--optim.name", optimizer, "--optim.lr", "0.01", "--epochs", "1")
-    flags += ("--contrast.norm-groups", "4") if method == "moco_v2" else ()
+    flags += tuple(settings.split())
     scaler = use_scaler(monkeypatch, 2.0**127)  # overflows, and is halved, a few times
     reads = spy_on_reads(monkeypatch)
     states: list[tuple[dict[str, torch.Tensor], float]] = []
@@ -134,7 +149,7 @@ def test_a_step_that_the_scaler_skips_changes_nothing(
         out = taken(run, *arguments)
         assert not reads  # nothing waits for the device
         weights = dict(run.method.named_parameters())
-        kept = {n: b for n, b in run.method.named_buffers() if n.startswith("queue")}
+        kept = {n: b for n, b in run.method.named_buffers() if after_step_owns(n, run.method)}
         state = {name: one.detach().clone() for name, one in (weights | kept).items()}
         states.append((state, scaler.get_scale()))
         return out
@@ -148,8 +163,47 @@ def test_a_step_that_the_scaler_skips_changes_nothing(
             assert same == list(before)
             skips += 1
         else:
-            assert not {"teacher.network.backbone.net.conv1.weight", "queue.keys"} & set(same)
+            assert changed in before and changed not in same
     assert 0 < skips < len(states) - 1
+
+
+def after_step_owns(buffer: str, method: torch.nn.Module) -> bool:
+    """Whether no forward changes a buffer, as it does the statistics of a network in training."""
+    network = buffer.rpartition(".")[0]
+    statistics = buffer.endswith(("running_mean", "running_var", "num_batches_tracked"))
+    return not statistics or not method.get_submodule(network).training
+
+
+class Banked(Trainable):
+    """A bank that is large beside all else, changed twice a step, with an image in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bank = MemoryBank(40_000, 64, 0.5)
+        self.register_buffer("counted", torch.zeros(()))
+
+    def after_step(self, progress: float, keys: torch.Tensor) -> dict[str, float]:
+        self.counted += 1
+        for places in ([3, 5, 3], [5, 7, 9]):
+            self.bank.update(torch.tensor(places), keys)
+        return {}
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_a_bank_is_not_copied_to_undo_a_step(skipped: bool) -> None:
+    method, keys = Banked(), torch.randn(3, 64)
+    before = method.bank.entries.clone()
+
+    def step() -> None:
+        with undone_where(torch.tensor(skipped), method):
+            method.after_step(0.0, keys)
+
+    assert peak_bytes(step, torch.device("cpu")) < 0.01 * before.nbytes
+    changed = (method.bank.entries != before).any(1).nonzero().flatten().tolist()
+    assert changed == ([] if skipped else [3, 5, 7, 9])
+    assert method.counted == (0 if skipped else 1)
+    method.after_step(0.0, keys)  # outside of it nothing is recorded, and all is written
+    assert bool((method.bank.entries[[3, 5, 7, 9]] != before[[3, 5, 7, 9]]).any(1).all())
 
 
 def test_out_of_memory_is_one_message_whose_advice_resumes_the_run(

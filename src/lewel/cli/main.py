@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import traceback
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import UnusedCliTokensError
@@ -18,6 +19,7 @@ from lewel.errors import (
     system_message,
 )
 from lewel.progress import plain_console, rank_from_outside
+from lewel.train.torchrun import record_failure
 
 # The commands by group with the first line of their help: `lewel --help` imports none of them.
 GROUPS = {
@@ -99,7 +101,6 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command line."""
-    errors = plain_console(stderr=True, soft_wrap=True)
     try:
         refuse_empty(arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
@@ -109,21 +110,21 @@ def run(arguments: list[str]) -> int:
         from lewel.config.settings import explain
 
         cause = error.__cause__
-        errors.print(explain(cause) if isinstance(cause, ValidationError) else str(error))
+        _fail(explain(cause) if isinstance(cause, ValidationError) else str(error))
         return 2
     except UnusedCliTokensError as error:
         words = " ".join(error.unused_tokens or [])
-        errors.print(f"Unexpected arguments {words!r}: see `lewel --help`, or --help of a command.")
+        _fail(f"Unexpected arguments {words!r}: see `lewel --help`, or --help of a command.")
         return 2
     except (CycloptsError, UserError) as error:
-        errors.print(f"{_rank_prefix()}{error}")
+        _fail(f"{_rank_prefix()}{error}")
         return 2
     except RunError as error:
-        if not (isinstance(error, LostRank) and error.said):
-            errors.print(f"{_rank_prefix()}{error}")
+        said = isinstance(error, LostRank) and error.said
+        _fail(f"{_rank_prefix()}{error}", prints=not said)
         return 1
     except OSError as error:
-        errors.print(f"{_rank_prefix()}{system_message(error)}")
+        _fail(f"{_rank_prefix()}{system_message(error)}")
         return 2 if error.errno in OF_PATHS else 1
     except KeyboardInterrupt:
         return 130
@@ -131,10 +132,19 @@ def run(arguments: list[str]) -> int:
         from lewel.train.launch import requeue_after_signal
 
         text = requeue_after_signal(error.number) or "run the same command to resume"
-        if not _rank_prefix():
-            errors.print(f"{error}: {text}")
+        _fail(f"{error}: {text}", prints=not _rank_prefix())
         return 128 + error.number
+    except Exception:  # a mistake in the code: Python prints it
+        record_failure(traceback.format_exc().rstrip())
+        raise
     return 0
+
+
+def _fail(message: str, *, prints: bool = True) -> None:
+    """Print why the command ends, and give it to torchrun for its own report."""
+    record_failure(message)
+    if prints:
+        plain_console(stderr=True, soft_wrap=True).print(message)
 
 
 def refuse_empty(arguments: list[str]) -> None:

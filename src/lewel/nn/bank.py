@@ -2,16 +2,18 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lewel.losses.info_nce import similarities
+from lewel.nn.rows import RowBuffers, write_rows
 from lewel.ops.precision import unit
 from lewel.ops.ranks import from_rank_0
 
 
-class MemoryBank(nn.Module):
+class MemoryBank(RowBuffers):
     """Unit vectors (images, D), initialised randomly; `momentum` is how much an entry keeps."""
 
+    large = ("entries",)
     entries: Tensor
 
     def __init__(self, images: int, dim: int, momentum: float) -> None:
@@ -36,4 +38,5 @@ class MemoryBank(nn.Module):
     def update(self, indices: Tensor, embeddings: Tensor) -> None:
         """v <- m v + (1 - m) z, of length 1, for the entries (B,) by the embeddings (B, D)."""
         old = self.entries[indices]
-        self.entries[indices] = unit(old.lerp(embeddings.to(old.dtype), 1 - self.momentum))
+        new = unit(old.lerp(embeddings.to(old.dtype), 1 - self.momentum))
+        write_rows(self.entries, indices, new)

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from lewel.nn.rows import RowBuffers
 from lewel.ops.clusters import concentrations, spherical_kmeans
 from lewel.ops.ranks import from_rank_0
 
 SMOOTHING = 10.0  # alpha of Eq. 12: phi of small clusters is not too large
 
 
-class Centroids(nn.Module):
+class Centroids(RowBuffers):
     """Centroids, their phi and each image's cluster; all 0 and not used until they are fitted."""
 
+    large = ("centroids", "phi", "labels")  # `fit` alone changes them, between two epochs
     centroids: Tensor  # (K, D), of all granularities, one after the other
     phi: Tensor  # (K,)
     labels: Tensor  # int64 (granularities, images), rows of `centroids`

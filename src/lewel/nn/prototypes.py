@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from lewel.nn.rows import write_all
 from lewel.ops.precision import unit
 from lewel.ops.sinkhorn import sinkhorn
 
@@ -36,4 +37,4 @@ class Prototypes(nn.Module):
     @torch.no_grad()
     def normalise(self) -> None:
         """Make the prototypes unit vectors again, after a step of the optimiser."""
-        self.vectors.copy_(unit(self.vectors))
+        write_all(self.vectors, unit(self.vectors))

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lewel.losses.info_nce import similarities
+from lewel.nn.rows import RowBuffers, write_rows
 from lewel.ops.ranks import gather, own_rows
 
 
@@ -35,9 +36,10 @@ class ContrastSpec(QueueSpec):
     negatives: Literal["queue", "batch"] = "queue"  # batch: a control beyond the paper
 
 
-class Queue(nn.Module):
+class Queue(RowBuffers):
     """A ring buffer of normalised keys (size, D), initialised with random unit vectors."""
 
+    large = ("keys",)
     keys: Tensor
     position: Tensor
 
@@ -56,7 +58,7 @@ class Queue(nn.Module):
         size = len(self.keys)
         keys = keys[-size:]
         places = (self.position + torch.arange(len(keys), device=keys.device)) % size
-        self.keys[places] = keys.to(self.keys.dtype)
+        write_rows(self.keys, places, keys)
         self.position.copy_((self.position + len(keys)) % size)
 
 

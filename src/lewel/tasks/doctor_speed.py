@@ -31,6 +31,7 @@ from lewel.train.estimate import LONG, is_out_of_memory
 Tell = Callable[[str], None]
 HEIGHT, WIDTH, VIEW = 375, 500, 224  # the commonest size of ImageNet's files, and its views
 FILES, GRAIN = 8, 16.0  # so that a file has about 100 kB, as ImageNet's
+PATIENCE = 20.0  # seconds of wall time after which no larger step is timed: the machine is busy
 ROOM = 4e9  # bytes of free memory that the larger step needs on a CPU, with its checkpoint
 
 
@@ -88,17 +89,23 @@ class Speeds:
 def measure(facts: Facts, tell: Tell) -> Speeds:
     """Measure reading, steps on each device that can be used, and a checkpoint."""
     tell("reading JPEG files")
+    begun = time.monotonic()
     cpu, *gpus = facts.devices
+    taken: list[Stepped] = []
     with one_thread():
         reading = measure_reading(FILES)
         tell("training steps on the CPU")
-        trials = [Trial(size) for size in (SIZES if cpu.free >= ROOM else SIZES[:1])]
-        taken = [trial.timed(trial.size.on_cpu, torch.device("cpu")) for trial in trials]
-    taken += [
-        Stepped(size.what, 0, skipped="too little memory is free") for size in SIZES[len(trials) :]
-    ]
+        for size in SIZES:
+            spent = time.monotonic() - begun
+            if taken and (cpu.free < ROOM or spent > PATIENCE):
+                busy = f"not timed, the machine is busy (the rest took {spent:.0f} s)"
+                why = "too little memory is free" if cpu.free < ROOM else busy
+                taken.append(Stepped(size.what, 0, skipped=why))
+                continue
+            trial = Trial(size)
+            taken.append(trial.timed(size.on_cpu, torch.device("cpu")))
     tell("writing a checkpoint")
-    checkpoint = trials[-1].checkpoint(Path.cwd())
+    checkpoint = trial.checkpoint(Path.cwd())
     steps = {"cpu": tuple(taken)}
     for gpu in gpus:
         tell(f"training steps on {gpu.name}")

@@ -20,8 +20,8 @@ from lewel.data.views.loader import Batch, finish_views
 from lewel.methods.registry import method_names
 from lewel.nn.backbone import MEAN, STD
 from lewel.train.devices import Placement, open_fabric
-from lewel.train.loop import step_unless_infinite
 from lewel.train.run import views_of
+from lewel.train.skipped import step_unless_infinite
 
 SMALL: dict[str, Any] = {  # every part of a network, and quick on a CPU
     "data": "scenes",

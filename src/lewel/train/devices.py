@@ -21,6 +21,7 @@ from lewel.train.fabric import (
 from lewel.train.slurm import SlurmStep, cores_of_task, own_gpu, tasks_of_step
 
 HALF = ("bf16-mixed", "16-mixed")
+TRIAL = 300.0  # seconds for importing torch and one product, on a machine however busy
 Starter = Literal["lewel", "torchrun", "slurm"]
 ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
     "lewel": LightningEnvironment,
@@ -162,7 +163,12 @@ def check_cpu_precision(precision: str) -> None:
     if precision == "16-mixed":
         raise UserError("--precision 16-mixed needs a GPU: use --precision 32 on this machine.")
     trial = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); (x @ x).sum().item()"
-    if subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode:
+    words = [sys.executable, "-c", trial]
+    try:
+        failed = subprocess.run(words, capture_output=True, timeout=TRIAL).returncode
+    except subprocess.TimeoutExpired:
+        failed = 1
+    if failed:
         raise UserError("--precision bf16-mixed does not work on this CPU: use --precision 32.")
 
 

@@ -1,7 +1,6 @@
 """The training loop: it uses only the hooks of `Trainable`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -19,13 +18,13 @@ from lewel.ops.ranks import ranks
 from lewel.train.allocator import keep_freed_memory
 from lewel.train.clock import Clock
 from lewel.train.estimate import is_out_of_memory
-from lewel.train.fabric import Fabric
 from lewel.train.feed import Feed
 from lewel.train.interrupt import Interruption
 from lewel.train.lost_ranks import note_saved
 from lewel.train.monitor import CollapseWatch
 from lewel.train.run import Training
 from lewel.train.saver import Saver
+from lewel.train.skipped import step_unless_infinite, undone_where
 
 
 def train(run: Training) -> None:
@@ -160,32 +159,6 @@ def freeze(optimizer: Optimizer, step: int) -> None:
         if step < group.get("frozen_steps", 0):
             for parameter in group["params"]:
                 parameter.grad = None
-
-
-def step_unless_infinite(fabric: Fabric, optimizer: Any) -> Tensor | None:
-    """Step the optimiser -> whether the gradient scaler of 16-bit training skipped the step.
-
-    A bool on the device, so that nothing waits for it; None without a scaler.
-    """
-    scaler = getattr(fabric._precision, "scaler", None)
-    before = None if scaler is None else scaler._get_scale_async().clone()
-    optimizer.step()
-    return None if scaler is None else scaler._get_scale_async() < before
-
-
-@contextmanager
-def undone_where(skipped: Tensor | None, method: Trainable) -> Iterator[None]:
-    """Undo what `after_step` changes where the step was skipped, without waiting for the device."""
-    hooked = type(method).after_step is not Trainable.after_step
-    if skipped is None or not hooked:
-        yield
-        return
-    frozen = [p for p in method.parameters() if not p.requires_grad]
-    tensors = [tensor.detach() for tensor in (*frozen, *method.buffers())]
-    before = [tensor.clone() for tensor in tensors]
-    yield
-    for tensor, old in zip(tensors, before, strict=True):
-        torch.where(skipped, old, tensor, out=tensor)
 
 
 def run_probe(run: Training) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lewel.errors import STOPPING, Interrupted, LostRank
 from lewel.ops.ranks import rank, ranks
 from lewel.train.heartbeat import Heartbeat, Lost, connect
+from lewel.train.torchrun import record_failure
 
 NOTICED = 10.0  # seconds in which a failed collective is followed by the news of a lost rank
 GRACE = 5.0  # seconds for the main thread to end by itself
@@ -119,6 +120,7 @@ class WatchedRanks:
         """In the thread of the heartbeat: print, and end the process where it does not end."""
         assert self.beat is not None
         text = sentence(lost, self.beat.step)
+        record_failure(text)
         if self.report is not None:
             self.report(text)
         elif _prints(lost):

@@ -1,0 +1,45 @@
+"""The first signal is recorded, a second one ends the process."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from lewel.errors import STOPPING
+from lewel.train import interrupt
+from lewel.train.interrupt import Interruption
+
+
+def child(ready: int) -> None:
+    """Train for ever, deaf to what is recorded."""
+    with Interruption():
+        os.write(ready, b".")
+        while True:
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_second_signal_ends_the_run_at_once(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "AGAIN", 0.5)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child(writing)
+    try:
+        assert os.read(reading, 1) == b"."
+        for _ in range(2):  # one stop may come twice within a moment
+            os.kill(pid, number)
+            time.sleep(0.1)
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+        time.sleep(0.6)
+        os.kill(pid, number)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == -number
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        os.close(reading)
+        os.close(writing)
