@@ -111,3 +111,6 @@ class PackConfig(Settings):
     workers: int | None = Field(
         None, ge=0, description="Processes that encode images; by default one for each core."
     )
+    storage_timeout: StorageTimeout = Field(
+        MINUTES, description="Minutes without an answer of storage after which packing stops."
+    )

@@ -9,6 +9,9 @@ from lewel.config.commands import PackConfig
 from lewel.data.pack import check as checking
 from lewel.data.pack.encoding import Encoding
 from lewel.data.pack.format import Index
+from lewel.data.pack.storage import Storage
+from lewel.data.pack.upload import open_target
+from lewel.data.pack.urls import is_url, shown
 from lewel.data.pack.write import Packing, Settings
 from lewel.errors import UserError
 from lewel.files import refuse_within, user_path
@@ -39,23 +42,35 @@ class PackedShards(NamedTuple):
 
 
 def pack(source: str, out: str, config: PackConfig, console: Console | None = None) -> PackedShards:
-    """Pack any data into a folder, or resume an earlier call, or repair damaged shards."""
-    if "://" in out:
-        raise UserError(f"{out} is a URL: pack into a folder and copy it there; it is read there.")
-    refuse_within(user_path(out), source)
+    """Pack any data into a folder or a URL, resume an earlier call, or repair damaged shards."""
+    refuse_inside(out, source)
+    storage = Storage(config.storage_timeout)
     settings = Settings(
         Encoding(config.size, config.quality, config.keep), config.shard_images, config.seed
     )
     place = placement(None, None)
     open_fabric(place, "cpu", "32", False).launch()  # joins what torchrun or srun has started
     with WatchedRanks(LOST):
-        packing = Packing(source, user_path(out), settings, console or plain_console())
+        target = open_target(out, storage)
+        packing = Packing(source, target, settings, storage, console or plain_console())
         refuse_different_ranks(json.dumps(packing.manifest))
         beside = place.cores if place.cores > 1 else 0  # one core encodes in this process
         index = packing.run(beside if config.workers is None else config.workers)
         # Other nodes may not see the index at once.
         mine = [] if index is None else [PackedShards.of(out, index, len(packing.corrupt))]
         return gather_objects(mine)[0]
+
+
+def refuse_inside(out: str, source: str) -> None:
+    """Raise UserError for a target in the data itself."""
+    if is_url(out) and is_url(source):
+        if f"{out.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+            raise UserError(
+                f"{shown(out)} lies in the data {shown(source)}, and would become a part of it: "
+                "choose another place."
+            )
+    elif not is_url(out) and not is_url(source):
+        refuse_within(user_path(out), source)
 
 
 def check(place: str, console: Console | None = None) -> PackedShards:
