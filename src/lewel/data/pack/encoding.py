@@ -11,6 +11,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.io import encode_jpeg
 
+from lewel.data.sources.attached import Attached
 from lewel.data.sources.fetched import Fetched
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import UnreadableImage, decode_image, kind_of, plain_jpeg
@@ -75,6 +76,10 @@ def encode(source: Source, index: int, encoding: Encoding) -> tuple[str, bytes]:
     A JPEG that is small enough is copied, because encoding it again would lose quality. `keep` is
     lossless also for a source without files: as PNG.
     """
+    if isinstance(source, Attached):
+        kind = source.describe(index).rpartition(".")[2].lower()
+        # A sample's own .json has its name.
+        return "annotation.json" if kind == "json" else kind, bytes(source.load(index))
     if not isinstance(source, Files | Packed | Fetched):
         image = source.read(index)
         return to_png(image) if encoding.keep else to_jpeg(image, encoding)

@@ -15,28 +15,24 @@ from torch.utils.data import DataLoader
 from lewel.data.pack.encoding import Encoded, Encoder, Encoding, encode
 from lewel.data.pack.folder import Record, Target, full_disk_explained, write_text
 from lewel.data.pack.format import (
+    ANNOTATIONS,
     INDEX,
     SAMPLES,
     SHARDS_VERSION,
     TRAIN,
-    UNLABELLED,
-    VAL,
     Index,
     Shard,
     Written,
     index_text,
     read_index,
 )
-from lewel.data.pack.storage import Storage
 from lewel.data.pack.tables import TABLES, TableWriter
 from lewel.data.pack.tar import TarWriter
-from lewel.data.pack.urls import is_url, shown
 from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT, UnreadableImage
 from lewel.data.sources.source import Source, digest
-from lewel.data.sources.to_pack import open_to_pack
+from lewel.data.sources.to_pack import ToPack
 from lewel.data.workers import leave_signals_to_the_parent, workers_explained
 from lewel.errors import RunError
-from lewel.files import user_path
 from lewel.ops.randomness import generator
 from lewel.ops.ranks import meet, rank, ranks
 from lewel.progress import Bar, show
@@ -77,18 +73,15 @@ class Packing:
     """Packs data into one place, on one rank or on several that share it."""
 
     def __init__(
-        self, data: str, target: Target, settings: Settings, storage: Storage, console: Console
+        self, opened: ToPack, target: Target, settings: Settings, console: Console
     ) -> None:
         self.target, self.settings, self.console = target, settings, console
-        notes: list[str] = []
-        apart, train, val = open_to_pack(data, settings.encoding.size, notes, storage)
-        for note in notes if rank() == 0 else ():
+        for note in opened.notes if rank() == 0 else ():
             show(console, note)
-        named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
-        self.sources = {split: source for split, source in named if source is not None}
+        self.sources, self.folder = opened.sources, opened.folder
         self.manifest = {
             "version": SHARDS_VERSION,
-            "source": shown_source(data),
+            "source": opened.place,
             **asdict(settings.encoding),
             "shard_images": settings.shard_images,
             "seed": settings.seed,
@@ -146,6 +139,8 @@ class Packing:
         size = self.settings.shard_images
         for key, (split, source) in enumerate(self.sources.items()):
             order = generator(self.settings.seed, _KEY, key).permutation(len(source))
+            if split == ANNOTATIONS:  # the files of a folder are read one after the other
+                order.sort()
             for number, start in enumerate(range(0, len(source), size)):
                 yield Piece(split, number, source, start, order[start : start + size])
 
@@ -245,7 +240,7 @@ class Packing:
 
         train = self.sources[TRAIN]
         self.target.write(TABLES, fill)
-        write_text(self.target, INDEX, index_text(train.name, train.classes, splits))
+        write_text(self.target, INDEX, index_text(train.name, train.classes, splits, self.folder))
         self.target.remove(SAMPLES)  # of version 1
 
     def write_tables(self, writer: TableWriter, pieces: list[Piece], labelled: bool) -> Written:
@@ -259,14 +254,6 @@ class Packing:
             labels.append(np.array(record["labels"], np.int64))
         found = writer.section(np.concatenate(labels).tobytes()) if labelled else None
         return Written(shards, tables, found)
-
-
-def shown_source(data: str) -> str:
-    """The data as the manifest names it: a path in full, a URL without credentials."""
-    if is_url(data):
-        return shown(data)
-    path = user_path(data)
-    return str(path.resolve()) if path.exists() else data
 
 
 def identity(batch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from lewel.data.sources.file_list import Lists, find_images
@@ -22,7 +23,7 @@ def open_folder(
     # Case is ignored: Train/ and Test/ would otherwise be taken for two classes.
     splits = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
     folders: tuple[str, ...] = ("",)
-    if (layout := find_layout(root, name)) is not None:
+    if (layout := find_layout(Path(root), name)) is not None:
         folders, splits = layout.folders, layout.splits
         notes.append(layout.note)
     return open_folders(
@@ -103,7 +104,7 @@ def open_every_split(root: str, notes: list[str], lists: Lists | None = None) ->
     splits: dict[str, tuple[str, ...]] = {TRAIN: ("",)}
     if TRAIN in names:
         splits = {word: (names[word],) for word in words}
-    if (layout := find_layout(root, name)) is not None:
+    if (layout := find_layout(Path(root), name)) is not None:
         every = {word: (folder,) for word, folder in layout.every.items()}
         splits = {**every} or {TRAIN: layout.folders}
         notes.append(layout.note if len(splits) == 1 else layout.note.replace(": only ", ": "))

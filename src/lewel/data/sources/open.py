@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage, note_on_cache
 from lewel.data.pack.urls import is_url
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.folder import open_every_split as folder_splits
@@ -68,8 +68,7 @@ def open_splits(
     storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[Source | None, Source, Source | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
-    if storage.cache is not None and not is_url(data):
-        notes.append(f"--cache has no effect: {data} is on this machine, not at a URL.")
+    notes += note_on_cache(data, storage)
     if data == "scenes":
         from lewel.data.sources.scenes import Scenes
 

@@ -100,6 +100,11 @@ class Packed:
             self._store.forget(block)
         raise UnreadableImage(f"{block.file} is damaged")
 
+    def checksum(self, index: int) -> int:
+        """The checksum of the image's bytes, as the index has it."""
+        shard, place = self._place(index)
+        return int(self._tables.of(shard).checksums[place])
+
     def prefetch(self, indices: Iterable[int]) -> None:
         """Fetch what these images need, several requests at a time."""
         if self.remote:

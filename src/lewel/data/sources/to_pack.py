@@ -3,17 +3,19 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lewel.data.pack.format import INDEX
+from lewel.data.pack.format import ANNOTATIONS, INDEX, TRAIN, UNLABELLED, VAL, read_index
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Remote, open_store
 from lewel.data.pack.urls import expanded, is_url, shown
+from lewel.data.sources.attached import Attached, AttachedAgain, attached_files
 from lewel.data.sources.fetched import Fetched
 from lewel.data.sources.folder import EXPECTED, are_classes, open_folders
 from lewel.data.sources.images import SUFFIXES
+from lewel.data.sources.named import NAMES
 from lewel.data.sources.open import open_splits
-from lewel.data.sources.packed import open_packed
+from lewel.data.sources.packed import Packed, open_packed
 from lewel.data.sources.scan import suffix_of
 from lewel.data.sources.source import Source
 from lewel.data.sources.tars import open_tars
@@ -27,7 +29,55 @@ ANNOTATED = ({"images", "masks"}, {"JPEGImages", "Annotations"}, {"annotations"}
 Splits = tuple[Source | None, Source, Source | None]
 
 
-def open_to_pack(data: str, scene_size: int, notes: list[str], storage: Storage) -> Splits:
+class ToPack(NamedTuple):
+    """What is packed."""
+
+    sources: dict[str, Source]  # by split
+    notes: list[str]
+    place: str  # as the manifest names it: a path in full, a URL without credentials
+    folder: str | None  # the name of the data set's folder, where its annotations are packed too
+
+
+def open_to_pack(data: str, scene_size: int, storage: Storage, images_only: bool) -> ToPack:
+    """Open data with its annotations, unless only its images are wanted."""
+    notes: list[str] = []
+    apart, train, val = _open(data, scene_size, notes, storage)
+    named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
+    sources = {split: source for split, source in named if source is not None}
+    folder = None
+    if not images_only and data != "scenes" and data not in NAMES:
+        more, folder = _annotations(data, list(sources.values()), storage)
+        if more is not None:
+            sources[ANNOTATIONS] = more
+            notes.append(
+                f"{folder} has masks or boxes: they are packed too, and images stay as they are "
+                "(--images-only packs and shrinks the images alone)."
+            )
+    path = None if is_url(data) else user_path(data)
+    place = str(path.resolve()) if path is not None and path.exists() else shown(data)
+    return ToPack(sources, notes, place, folder)
+
+
+def _annotations(
+    data: str, images: list[Source], storage: Storage
+) -> tuple[Attached | None, str | None]:
+    """The annotations of data and the name of its folder; None and None without."""
+    if isinstance(images[0], Packed):
+        store = open_store(data, storage)
+        index = read_index(store, shown(data))
+        if ANNOTATIONS not in index.shards:
+            return None, None
+        shards, tables = index.shards[ANNOTATIONS], index.tables[ANNOTATIONS]
+        return AttachedAgain(Packed(store, shards, tables, name=index.name)), index.folder
+    if is_url(data) or not user_path(data).is_dir():
+        return None, None
+    root = Path(os.path.realpath(user_path(data)))
+    packed = (source.describe(n) for source in images for n in range(len(source)))
+    files = attached_files(root, packed)
+    return (Attached(root, files), root.name) if files else (None, None)
+
+
+def _open(data: str, scene_size: int, notes: list[str], storage: Storage) -> Splits:
     """Images only for pre-training, if there are any; all others; the validation set."""
     if data.endswith(TAR) and (is_url(data) or not os.path.isdir(user_path(data))):
         return None, *_open_pattern(data, notes, storage)
