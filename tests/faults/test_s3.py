@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from lewel.cli.main import run
 from lewel.data.pack.storage import Storage
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
@@ -92,3 +93,25 @@ def test_a_missing_shard_is_corrupt_and_an_outage_is_waited_for(
     thread.start()
     assert torch.equal(remote.read(0), local.read(0))
     thread.join()
+
+
+def test_a_bucket_is_packed_into_a_bucket(
+    url: str, server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = make_photos(tmp_path / "photos", train=20, val=6, side=20)
+    files, flags = s3fs.S3FileSystem(), ("--keep", "--shard-images", "8", "--workers", "0")
+    for path in photos.rglob("*.*"):
+        files.put_file(str(path), f"{url}-raw/photos/{path.relative_to(photos)}")
+    assert pack(photos, tmp_path / "local", *flags) == 0
+    target = f"{url}-packed"
+    assert run(["pack", f"{url}-raw/photos", target, *flags]) == 0
+    for path in tmp_path.glob("local/*.tar"):
+        assert files.cat_file(f"{target}/{path.name}") == path.read_bytes()
+    index = files.cat_file(f"{target}/lewel-index.json")
+    assert index == (tmp_path / "local" / "lewel-index.json").read_bytes()
+    assert run(["pack", f"{url}-raw/photos", target, *flags]) == 0
+    assert run(["pack", "--check", target]) == 0
+    assert run(["pack", str(photos), "s3://no-such-bucket/x", *flags]) == 2
+    said = capsys.readouterr()
+    assert "s3://no-such-bucket/x cannot be written" in said.err
+    assert "testing" not in said.out + said.err

@@ -1,15 +1,19 @@
 """Storage that does not answer for a while is waited for; what lasts counts as corrupt images."""
 
 import os
+import pickle
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fsspec.implementations.http import HTTPFileSystem
 
 from lewel.data.pack.storage import Storage
 from lewel.data.sources.images import UnreadableImage
@@ -101,6 +105,44 @@ def test_bytes_that_are_wrong_twice_are_a_corrupt_image(faults: Faults, url: str
 def test_the_index_is_waited_for(faults: Faults, url: str) -> None:
     faults.only, faults.unavailable = "lewel-", 3
     assert len(opened(url)) == 96
+
+
+def test_a_host_name_that_was_never_resolved_is_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    impatient(monkeypatch)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
+    began = time.monotonic()
+    assert tiny_run(tmp_path / "run", data="http://me:secret@no-such-host.invalid/shards") == 2
+    said = capfd.readouterr().err
+    assert "The host name of http://no-such-host.invalid/shards cannot be resolved" in said
+    assert "secret" not in said and "Traceback" not in said and time.monotonic() - began < 30
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_host_name_that_was_resolved_before_is_an_outage(
+    packed: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_cache(monkeypatch)
+    with served(packed, faults) as place:
+        name = place.replace("127.0.0.1", "localhost")
+        source, local = opened(name), opened(str(packed))
+        source.read(0)
+        HTTPFileSystem.clear_instance_cache()
+        again = pickle.loads(pickle.dumps(source))  # as in a spawned worker: a new connection
+        known, failed = socket.getaddrinfo, list[object]()
+
+        def fails_at_first(*arguments: Any, **options: Any) -> Any:
+            failed.append(arguments)
+            return (unknown_name if len(failed) < 8 else known)(*arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", fails_at_first)
+        assert torch.equal(again.read(50), local.read(50))
+        assert len(failed) >= 8
+
+
+def unknown_name(*_: Any, **__: Any) -> Any:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -20,7 +20,8 @@ from lewel.tasks.detect import build_detector, make_optimizer
 from lewel.tasks.results import result_rows
 from lewel.train.loop import take_step
 from tests.conftest import small_backbone
-from tests.data.dense.test_boxes import coco_file, make_coco
+from tests.data.dense.test_boxes import coco_file, make_coco, make_voc, voc_object
+from tests.data.pack.photos import pack
 from tests.running import tiny_run
 
 SMALL = {
@@ -220,8 +221,6 @@ def test_wrong_input_is_one_message(
 def test_voc_is_evaluated_by_its_own_rule(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.data.dense.test_boxes import make_voc, voc_object
-
     cat = voc_object("cat", (1, 1, 30, 20))
     images = {f"{n}": cat for n in range(4)}
     root = make_voc(tmp_path / "VOC2012", {"train": images, "val": {"v": cat}})
@@ -242,6 +241,26 @@ def test_voc_is_evaluated_by_its_own_rule(
     result = entries(tmp_path / "out")[0]["result"]
     assert sorted(result["by_rule"]) == ["11-point", "area"]
     assert find_network(trained).stem == "medium"
+
+
+@pytest.mark.parametrize("kind", ["voc", "coco"])
+def test_a_pack_gives_the_result_of_its_folder(trained: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "voc":
+        cat = voc_object("cat", (1, 1, 30, 20))
+        images = {f"{n}": cat for n in range(4)}
+        root = make_voc(tmp_path / "VOC2007", {"trainval": images, "test": {"v": cat, "w": cat}})
+    else:
+        root = make_coco(tmp_path / "some")
+    for n, file in enumerate(sorted(root.rglob("*.jpg"))):  # images that differ
+        Image.new("RGB", (40, 30), (40 * n, 90, 120)).save(file)
+    assert pack(root, tmp_path / "shards") == 0
+    masks = ["--arch", "fpn", "--masks"] if kind == "coco" else []
+    for name, data in (("folder", root), ("pack", tmp_path / "shards")):
+        assert run(words(trained, tmp_path / name, "--data", str(data), *masks)) == 0
+    one, other = (entries(tmp_path / name)[0]["result"] for name in ("folder", "pack"))
+    different = {key for key in one if one[key] != other[key]}
+    assert different <= {"seconds", "written", "steps_per_second"}
+    assert one["rule"] == ("COCO" if kind == "coco" else "VOC 11-point")
 
 
 OVERFIT = {

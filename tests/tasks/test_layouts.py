@@ -54,3 +54,17 @@ def test_where_uses_the_masks_and_names_the_background(
     said = capsys.readouterr().out
     assert "set has masks: objects of 24 images are all classes but '0', the first." in said
     assert "pointing game: the maximum lies on an object" in said
+
+
+def test_where_gives_the_same_result_for_a_pack(
+    trained: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pack", str(folder), str(tmp_path / "packed"), "--workers", "0"]) == 0
+    for data in (folder, tmp_path / "packed"):
+        words = ["where", str(trained), "--data", str(data), "--recompute", "--accelerator", "cpu"]
+        assert run(words) == 0
+    assert "set has masks: objects of 24 images" in capsys.readouterr().out
+    found = json.loads((trained / "results" / "where.json").read_text())
+    one, other = (entry["result"] for entry in found[-2:])
+    assert one["masks"] and one["data"] == other["data"] == "set"
+    assert one["baselines"] == other["baselines"] and one["gain"] == other["gain"]

@@ -17,7 +17,8 @@ from PIL import Image
 from lewel.cli.main import run
 from lewel.config.evaluate import SegmentConfig
 from lewel.config.recipes import list_recipes
-from lewel.data.dense.masks import SceneMasks, open_masks
+from lewel.data.dense.masks import open_masks
+from lewel.data.dense.scene_masks import SceneMasks
 from lewel.data.dense.voc import palette
 from lewel.evaluate.iou import count_pixels, mean_iou
 from lewel.interop.backbones import Network
@@ -32,6 +33,7 @@ from lewel.train.loop import take_step
 from lewel.transfer.dilation import dense
 from lewel.transfer.fcn import FCN
 from tests.data.dense.mask_layouts import make_folder, make_voc
+from tests.data.pack.photos import pack
 from tests.running import trained_once
 
 
@@ -317,3 +319,12 @@ def test_it_overfits_eight_images() -> None:
         found = model.eval().scores(images).argmax(1)
     rows = [count_pixels(f, m, 11) for f, m in zip(found, masks, strict=True)]
     assert mean_iou(torch.stack(rows), source.classes)["miou"] > 0.9
+
+
+def test_a_pack_gives_the_result_of_its_folder(trained: Path, folder: Path, tmp_path: Path) -> None:
+    assert pack(folder, tmp_path / "shards", "--shard-images", "4") == 0
+    for name, data in (("folder", folder), ("pack", tmp_path / "shards")):
+        assert run(words(trained, data, tmp_path / name)) == 0
+    one, other = (entries(tmp_path / name)[0]["result"] for name in ("folder", "pack"))
+    for key in ("miou", "per_class", "images", "training_images", "interval"):
+        assert one[key] == other[key]

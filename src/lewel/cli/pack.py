@@ -20,12 +20,14 @@ def pack(
     Parameters
     ----------
     source
-        A folder of images, a list, a data set's name, `scenes`, or packed data.
+        A folder of images, a list, a data set's name, `scenes`, packed data, a URL of plain images,
+        or WebDataset's tars (a folder, a URL, or a pattern such as `train-{000..099}.tar`).
     out
-        The folder that the shards go into, in WebDataset's tar format.
+        The folder or URL that the shards go to, in WebDataset's tar format.
     check
         Only compare the shards of SOURCE (a folder or a URL) with their checksums.
     """
+    from lewel.data.pack.urls import shown
     from lewel.tasks import pack as task
 
     console = plain_console()
@@ -33,15 +35,17 @@ def pack(
         if out is not None:
             raise UserError(f"--check takes one folder of packed data, not also {out}.")
         found = task.check(source, console)
-        say(console, f"{source} is intact: {found.shards:,} shards, {found.images:,} images")
+        about = f"{found.shards:,} shards, {found.images:,} images"
+        say(console, f"{shown(source)} is intact: {about}")
         return
     if out is None:
-        raise UserError("Where to? Give a folder for the shards: lewel pack SOURCE OUT.")
+        raise UserError("Where to? Give a folder or URL for the shards: lewel pack SOURCE OUT.")
     try:
         done = task.pack(source, out, config, console)
     except KeyboardInterrupt:
         say(console, "stopped: run the same command to resume")
         raise
+    out = shown(out)
     lines = [
         f"packed {done.images:,} images into {out} "
         f"(shards: {done.shards:,}, {done.bytes / 1e6:,.1f} MB)"

@@ -106,8 +106,14 @@ class PackConfig(Settings):
     keep: Flag = Field(
         False, description="Keep the files as they are; arrays and scenes as PNG, without loss."
     )
+    images_only: Flag = Field(
+        False, description="Leave out masks and boxes, for which images stay as they are."
+    )
     shard_images: int = Field(8192, ge=1, le=10**9, description="Images in a shard.")
     seed: Seed = Field(0, description="Decides the order that the images are stored in.")
     workers: int | None = Field(
         None, ge=0, description="Processes that encode images; by default one for each core."
+    )
+    storage_timeout: StorageTimeout = Field(
+        MINUTES, description="Minutes without an answer of storage after which packing stops."
     )

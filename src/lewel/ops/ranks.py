@@ -174,6 +174,16 @@ def meet(where: str) -> None:
         time.sleep(MEETING)
 
 
+def made_on_rank_0(make: Callable[[], Item], where: str) -> Item:
+    """What rank 0 makes, on all ranks; the others wait for any time."""
+    if ranks() == 1:
+        return make()
+    out: list[Item | None] = [make() if rank() == 0 else None]
+    meet(where)
+    dist.broadcast_object_list(out, 0)
+    return out[0]  # type: ignore[return-value]
+
+
 def leave() -> None:
     """Destroy the process group, after a barrier.
 

@@ -13,9 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from lewel.config.evaluate import DetectConfig, EvaluateConfig
+from lewel.config.settings import storage_of
 from lewel.data.dense.boxes import BoxBatch, BoxSamples, BoxSource, limited, padded, with_objects
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.instances import rasterise
+from lewel.data.pack.storage import note_on_cache
 from lewel.data.sources.list import read_classes
 from lewel.data.views.loader import Order, make_loader
 from lewel.errors import UserError
@@ -55,13 +57,14 @@ def open_detection(
         train=config.train_split,
         val=config.val_split,
         classes=None if config.classes is None else read_classes(config.classes),
+        storage=storage_of(config),
     )
     if config.masks and not train.masked:
         raise UserError(f"{config.data} has no masks: leave out --masks, or use COCO or scenes.")
     train = with_objects(limited(train, config.limit, config.seed))
     if not len(train):
         raise UserError(f"{config.data} has no objects to train on: give other data or splits.")
-    notes += (*train.notes, *val.notes)
+    notes += (*note_on_cache(config.data, storage_of(config)), *train.notes, *val.notes)
     if config.train_split is not None and config.train_split == config.val_split:
         notes.append("Training and validation set are the same: AP shows memorisation.")
     return train, limited(val, config.val_limit, config.seed)

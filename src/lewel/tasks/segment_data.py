@@ -5,8 +5,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lewel.config.evaluate import EvaluateConfig, SegmentConfig
+from lewel.config.settings import storage_of
 from lewel.data.dense.masks import Masked, open_masks
 from lewel.data.dense.voc import IGNORED
+from lewel.data.pack.storage import note_on_cache
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import Source
 from lewel.data.workers import leave_signals_to_the_parent
@@ -23,12 +25,14 @@ def open_for_segment(
     assert isinstance(config, SegmentConfig)
     if config.classes is not None:
         raise UserError("--classes is for images with one class: segment takes all classes.")
+    notes += note_on_cache(config.data, storage_of(config))
     return open_masks(
         config.data,
         size=config.crop,
         split=config.split,
         limit=config.limit,
         seed=config.seed,
+        storage=storage_of(config),
     )
 
 

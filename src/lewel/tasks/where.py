@@ -25,6 +25,7 @@ from lewel.data.sources.source import (
     digest,
     digest_of_files,
     digest_of_times,
+    digest_with_labels,
     image_files,
 )
 from lewel.data.views.transform import whole_view
@@ -78,6 +79,8 @@ def where(run: Path, config: WhereConfig, console: Console) -> Located:
     images = list(image_files(Subset(source, indices)))
     if images:
         settings["image_files"] = str(digest_of_times(images))[:16]
+    elif masked is not None and masked.name != "scenes":  # a pack, or COCO's JSON
+        settings["annotations"] = digest_with_labels(MaskedSubset(masked, indices))[:16]
     if files:
         settings["mask_files"] = digest_of_files(files)[:16]
     results = Results(folder.path)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lewel.data.dense.masks import Masked, SceneMasks, open_masks
+from lewel.data.dense.masks import Masked, open_masks
+from lewel.data.dense.scene_masks import SceneMasks
 from lewel.data.dense.voc import CLASSES, find_voc, palette
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.scenes import draw_scene

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lewel.data.dense.masks import SceneMasks, validation_masks
+from lewel.data.dense.masks import validation_masks
+from lewel.data.dense.scene_masks import SceneMasks
 from lewel.data.dense.voc import CLASSES, find_voc
 from lewel.data.sources.scenes import draw_scene
 

@@ -246,8 +246,6 @@ def test_other_settings_are_refused_and_shown(
     (tmp_path / "empty").mkdir()
     assert pack(tmp_path / "empty", tmp_path / "q") == 2
     assert "empty holds no image" in capsys.readouterr().err
-    assert run(["pack", str(photos), "s3://bucket/x"]) == 2
-    assert "pack into a folder" in capsys.readouterr().err
     assert run(["pack", str(photos)]) == 2
     assert not (tmp_path / "q").exists()
 

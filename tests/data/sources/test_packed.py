@@ -355,3 +355,9 @@ def test_a_table_that_is_damaged_once_is_fetched_again(packed: Path) -> None:
         faults.flipped = 2
         with pytest.raises(UnreadableImage, match=r"its part of lewel-samples.bin is damaged"):
             source.read(60)
+
+
+def test_a_cache_for_local_data_is_noted(packed: Path, tmp_path: Path) -> None:
+    found = open_data(str(packed), image_size=16, storage=Storage(cache=str(tmp_path / "cache")))
+    assert f"--cache has no effect: {packed} is on this machine, not at a URL." in found.notes
+    assert not any("--cache" in note for note in open_data(str(packed), image_size=16).notes)

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits, rasterise
+from lewel.data.dense.placed import PlacedFiles
 from lewel.data.sources.check import refuse_outside
-from lewel.data.sources.files import Files
 from lewel.data.sources.layouts import coco_files
 from lewel.data.sources.names import Names
+from lewel.data.sources.place import Place, read_text
 from lewel.errors import UserError
 
 NUMBERS = {
@@ -29,12 +29,12 @@ HUGE = 1e9  # pixels: no box lies so far out
 FULL_SIZE = 100_000  # a larger training set is taken for COCO's own train2017
 
 
-class CocoBoxes(Files):
+class CocoBoxes(PlacedFiles):
     """Images and objects of one instances_*.json."""
 
     rule = "coco"
 
-    def __init__(self, root: Path, file: Path, classes: Sequence[str] | None) -> None:
+    def __init__(self, root: Place, file: Place, classes: Sequence[str] | None) -> None:
         content = read_instances(file)
         categories = sorted(content["categories"], key=lambda one: int(one["id"]))
         if classes is not None:
@@ -51,7 +51,7 @@ class CocoBoxes(Files):
         super().__init__(root, paths, name=root.name, classes=names)
         self.notes = self._collect(file, content, classes is not None)
 
-    def _collect(self, file: Path, content: dict[str, Any], only: bool) -> tuple[str, ...]:
+    def _collect(self, file: Place, content: dict[str, Any], only: bool) -> tuple[str, ...]:
         """Store the annotations of each image as JSON, to save memory; return notes."""
         place = {int(one["id"]): index for index, one in enumerate(self._images)}
         every: list[list[dict[str, Any]]] = [[] for _ in self._images]
@@ -104,7 +104,12 @@ class CocoBoxes(Files):
         return [one for one in every if not one.get("iscrowd") and not _has_no_area(one, image)]
 
     def annotation_bytes(self, index: int) -> bytes:
-        return self._records[index]
+        return self._records[index] + self.stamp(index)
+
+    def record(self, index: int) -> list[dict[str, Any]]:
+        """All annotations of an image, as the file has them."""
+        found: list[dict[str, Any]] = json.loads(self._records[index])
+        return found
 
     def objects(self, index: int) -> Objects:
         found, image = self._found(index), self._images[index]
@@ -160,16 +165,16 @@ def _has_no_area(annotation: dict[str, Any], image: dict[str, Any]) -> bool:
     return bool(across <= 0 or down <= 0)
 
 
-def read_instances(file: Path) -> dict[str, Any]:
+def read_instances(file: Place) -> dict[str, Any]:
     """The content of an instances_*.json, checked."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         content: dict[str, Any] = json.loads(text, parse_constant=_refuse_constant)
         complete = all(
             isinstance(content[key], list) for key in ("images", "annotations", "categories")
         )
     except (ValueError, TypeError, KeyError) as error:
-        why = "it is empty" if file.stat().st_size == 0 else f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}" if file.read_bytes() else "it is empty"
         raise UserError(f"{file} cannot be read as COCO's JSON ({why}): repair it.") from None
     empty = [key for key in NUMBERS if complete and not content[key]]
     if not complete or empty:
@@ -210,7 +215,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no number")
 
 
-def folder_of(root: Path, file: Path, names: Sequence[str]) -> str:
+def folder_of(root: Place, file: Place, names: Sequence[str]) -> str:
     """The folder of a JSON file's images, relative to the root."""
     split = file.stem.removeprefix("instances_")
     for folder in (split, f"images/{split}", "images", ""):
@@ -229,7 +234,7 @@ def folder_of(root: Path, file: Path, names: Sequence[str]) -> str:
 
 
 def open_coco(
-    root: Path, train: str | None, val: str | None, classes: Sequence[str] | None
+    root: Place, train: str | None, val: str | None, classes: Sequence[str] | None
 ) -> tuple[CocoBoxes, CocoBoxes]:
     """The training and the validation set."""
     found = coco_files(root)

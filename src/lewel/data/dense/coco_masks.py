@@ -1,8 +1,5 @@
 """COCO's objects as one mask for each image: where they are, without their classes."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +9,7 @@ from lewel.data.dense.instances import rasterise
 from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.layouts import coco_files
+from lewel.data.sources.place import Place
 
 
 class ObjectMasks:
@@ -40,7 +38,7 @@ class ObjectMasks:
         image = self.read(index)
         height, width = image.shape[1:]
         mask = np.zeros((height, width), np.uint8)
-        annotations = json.loads(self.annotation_bytes(index))
+        annotations = self.boxes.record(index)
         for one in sorted(annotations, key=lambda one: -int(one.get("iscrowd", 0))):  # crowds first
             try:
                 bits = rasterise(one["segmentation"], (height, width), height, width)
@@ -50,7 +48,7 @@ class ObjectMasks:
         return image, torch.from_numpy(mask)
 
 
-def object_masks(root: Path) -> ObjectMasks | None:
+def object_masks(root: Place) -> ObjectMasks | None:
     """The validation images of a COCO folder, or its training images; None without masks."""
     files = coco_files(root)
     if not files:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from lewel.data.dense.boxes import BoxSource
 from lewel.data.dense.coco import open_coco
+from lewel.data.dense.packed import data_root
 from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import open_voc, years_of
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
 from lewel.data.sources.layouts import coco_files
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
@@ -18,14 +20,16 @@ def open_boxes(
     train: str | None = None,
     val: str | None = None,
     classes: Sequence[str] | None = None,
+    storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[BoxSource, BoxSource]:
-    """Open `scenes` (drawn at this size), a Pascal VOC folder or a COCO folder."""
+    """Open `scenes` (drawn at this size), a folder of Pascal VOC or COCO, or its pack."""
     if data == "scenes":
         return SceneBoxes(train or "train", size), SceneBoxes(val or "val", size)
-    root = user_path(data)
+    root = data_root(data, storage)
     if not root.is_dir():
         raise UserError(
-            f"{data} {state_of(root)}: expected a folder of Pascal VOC or COCO, or scenes."
+            f"{data} {state_of(user_path(data))}: expected a folder of Pascal VOC or COCO, or "
+            "scenes."
         )
     if years_of(root):
         return open_voc(root, train, val, classes)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from lewel.data.dense.coco_masks import object_masks
+from lewel.data.dense.packed import data_root, packed_root, read_picture, stamp
+from lewel.data.dense.scene_masks import VALIDATION_SCENES, SceneMasks
 from lewel.data.dense.voc import (
     AUGMENTED,
     CLASSES,
@@ -20,7 +23,8 @@ from lewel.data.dense.voc import (
     read_list,
     split_pairs,
 )
-from lewel.data.sources.images import SUFFIXES, UnreadableImage, read_image
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.sources.images import SUFFIXES, UnreadableImage
 from lewel.data.sources.layouts import (
     MASK_SUFFIXES,
     TRAIN,
@@ -29,14 +33,12 @@ from lewel.data.sources.layouts import (
     mask_folders,
 )
 from lewel.data.sources.open import HELD_OUT
-from lewel.data.sources.scenes import CLASSES as FIGURES
-from lewel.data.sources.scenes import SIZES, draw_scene
+from lewel.data.sources.place import Place, below, local
 from lewel.data.sources.source import Labels, Source, Subset
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
 from lewel.ops.randomness import generator
 
-VALIDATION_SCENES = 500
 _SPLIT_KEY = 0x5E6  # keeps this stream apart from others drawn with the same seed
 
 
@@ -70,9 +72,10 @@ class MaskFiles:
     labels: Labels | None = None
 
     def __init__(
-        self, root: Path, pairs: Sequence[tuple[str, str]], name: str, classes: tuple[str, ...]
+        self, root: Place, pairs: Sequence[tuple[str, str]], name: str, classes: tuple[str, ...]
     ) -> None:
-        self.root, self.pairs, self.name = root, list(pairs), name
+        self.place, self.root = root, local(root)
+        self.pairs, self.name = list(pairs), name
         self.classes: tuple[str, ...] | None = classes
         absent = [path for pair in pairs for path in pair if not (root / path).is_file()]
         if absent:
@@ -86,29 +89,32 @@ class MaskFiles:
         return len(self.pairs)
 
     def read(self, index: int) -> Tensor:
-        return read_image(self.root / self.pairs[index][0])
+        return read_picture(self.place / self.pairs[index][0])
 
     def describe(self, index: int) -> str:
         return self.pairs[index][0]
 
     def annotation_bytes(self, index: int) -> bytes:
-        return str(self.annotation_file(index).stat().st_size).encode()
+        file = self.annotation_file(index)
+        if file is None:
+            return stamp(*(self.place / path for path in self.pairs[index]))
+        return str(file.stat().st_size).encode()
 
-    def annotation_file(self, index: int) -> Path:
-        """The file of a mask; results are cached by its content."""
-        return self.root / self.pairs[index][1]
+    def annotation_file(self, index: int) -> Path | None:
+        """The file of a mask, by whose content results are cached; None in a pack."""
+        return local(self.place / self.pairs[index][1])
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self.read(index), read_mask(self.annotation_file(index))
+        image, mask = self.read(index), read_mask(self.place / self.pairs[index][1])
         assert self.classes is not None
         check_mask(mask, (image.shape[1], image.shape[2]), len(self.classes))
         return image, mask
 
 
-def read_mask(path: Path) -> Tensor:
+def read_mask(path: Place) -> Tensor:
     """The class indices of a mask, uint8 (H, W): palette indices or grey levels."""
     try:
-        with Image.open(path) as opened:
+        with Image.open(BytesIO(path.read_bytes())) as opened:
             if opened.mode not in ("P", "L", "1"):
                 raise UnreadableImage(
                     f"the mask {path.name} holds colours (mode {opened.mode}), expected class "
@@ -136,54 +142,35 @@ def check_mask(mask: Tensor, shape: tuple[int, int], classes: int) -> None:
         )
 
 
-class SceneMasks:
-    """Scenes with the class of each pixel; 0 is the background."""
-
-    name = "scenes"
-    labels: Labels | None = None
-
-    def __init__(self, split: str, size: int, length: int | None = None) -> None:
-        draw_scene(0, split, 0, size)  # raises UserError where it cannot be drawn
-        self.classes: tuple[str, ...] | None = ("background", *FIGURES)
-        self.split, self.size = split, size
-        self.length = SIZES[split] if length is None else length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def read(self, index: int) -> Tensor:
-        return self.pair(index)[0]
-
-    def describe(self, index: int) -> str:
-        return f"scenes/{self.split}/{index}"
-
-    def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        scene = draw_scene(0, self.split, index, self.size)
-        mask = np.zeros((self.size, self.size), np.uint8)
-        for number, visible in zip(scene.classes, scene.masks, strict=True):
-            mask[visible] = number
-        return torch.from_numpy(scene.image).permute(2, 0, 1), torch.from_numpy(mask)
-
-
 def open_masks(
-    data: str, *, size: int, split: str | None, limit: int | None, seed: int
+    data: str,
+    *,
+    size: int,
+    split: str | None,
+    limit: int | None,
+    seed: int,
+    storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[Masked, Masked]:
-    """Training and validation set of VOC, of a folder, or of scenes drawn at this size."""
-    train, val = _open(data, size, split, seed)
+    """Training and validation set of VOC, a folder, their packs, or scenes drawn at this size."""
+    train, val = _open(data, size, split, seed, storage)
     if limit is not None and limit < len(train):
         order = generator(seed, _SPLIT_KEY).permutation(len(train))
         train = MaskedSubset(train, np.sort(order[:limit]))
     return train, val
 
 
-def validation_masks(data: str, size: int) -> Masked | None:
+def validation_masks(data: str, size: int, storage: Storage = DEFAULT_STORAGE) -> Masked | None:
     """The validation set of data with masks, or all of it where there is no split; else None."""
     if data == "scenes":
         return SceneMasks("val", size)
-    voc, root = find_voc(data), Path(os.path.realpath(user_path(data)))
+    packed = packed_root(data, storage)
+    if packed is True:
+        return None
+    root: Place = packed or user_path(data)
+    voc, root = find_voc(root), root.resolve()
     if voc is not None:
         return MaskFiles(voc, split_pairs(voc, "val"), voc.name, CLASSES)
-    if find_layout(str(root), root.name) is None:  # two classes may be called images and masks
+    if find_layout(root, root.name) is None:  # two classes may be called images and masks
         return None
     splits = (*VALIDATION_SPLITS, "", TRAIN)
     pairs: list[tuple[str, str]] = next(filter(None, (_pairs(root, split) for split in splits)), [])
@@ -192,8 +179,10 @@ def validation_masks(data: str, size: int) -> Masked | None:
     return object_masks(root)
 
 
-def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, Masked]:
-    root = user_path(data)
+def _open(
+    data: str, size: int, split: str | None, seed: int, storage: Storage
+) -> tuple[Masked, Masked]:
+    root: Place = Path() if data == "scenes" else data_root(data, storage)
     voc = None if data == "scenes" else find_voc(root)
     if split is not None and voc is None:
         raise UserError(
@@ -214,13 +203,13 @@ def _open(data: str, size: int, split: str | None, seed: int) -> tuple[Masked, M
         return MaskFiles(voc, train, name, CLASSES), MaskFiles(voc, val, name, CLASSES)
     if not root.is_dir():
         raise UserError(
-            f"{data} {state_of(root)}: expected a Pascal VOC folder, a folder with images/ and "
-            "masks/, or scenes."
+            f"{data} {state_of(user_path(data))}: expected a Pascal VOC folder, a folder with "
+            "images/ and masks/, or scenes."
         )
     return _open_folder(root, seed)
 
 
-def _open_folder(root: Path, seed: int) -> tuple[Masked, Masked]:
+def _open_folder(root: Place, seed: int) -> tuple[Masked, Masked]:
     """A folder of images/ and masks/, with or without train/ and val/ above or below them."""
     root = root.resolve()
     train = _pairs(root, TRAIN)
@@ -244,7 +233,7 @@ def _open_folder(root: Path, seed: int) -> tuple[Masked, Masked]:
     return tuple(MaskedSubset(everything, np.sort(own)) for own in splits)  # type: ignore[return-value]
 
 
-def _pairs(root: Path, split: str) -> list[tuple[str, str]]:
+def _pairs(root: Place, split: str) -> list[tuple[str, str]]:
     """Images and masks of the same name, in images/SPLIT or SPLIT/images; paths from the root."""
     if (folders := mask_folders(root, split)) is None:
         return []
@@ -261,18 +250,18 @@ def _pairs(root: Path, split: str) -> list[tuple[str, str]]:
                 f"{here[alone[0]]}): expected a file of the same name for each."
             )
     return [
-        (str(image_files[stem].relative_to(root)), str(mask_files[stem].relative_to(root)))
+        (below(image_files[stem], root), below(mask_files[stem], root))
         for stem in sorted(image_files)
     ]
 
 
-def _stems(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Path]:
+def _stems(folder: Place, wanted: Callable[[str], bool]) -> dict[str, Place]:
     """Files below a folder by their relative path, without the suffix."""
     files = (path for path in folder.rglob("*") if wanted(path.suffix.lower()))
-    return {str(path.relative_to(folder).with_suffix("")): path for path in files}
+    return {os.path.splitext(below(path, folder))[0]: path for path in files}
 
 
-def _classes(root: Path, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def _classes(root: Place, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The lines of classes.txt in the order of the class indices, or the indices as names."""
     file = root / "classes.txt"
     if file.is_file():

@@ -1,15 +1,14 @@
 """Pascal VOC on disk: its folders, its lists, its classes and the colours of its masks."""
 
 import re
-from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lewel.data.sources.check import refuse_outside
+from lewel.data.sources.place import Place, read_text
 from lewel.errors import UserError
-from lewel.files import user_path
 
 IGNORED: Final = 255  # unlabelled pixels: the borders of objects, and ambiguous ones
 CLASSES: Final = (
@@ -36,12 +35,12 @@ CLASSES: Final = (
     "tvmonitor",
 )
 AUGMENTED: Final = "train_aug"  # the train split with SBD's masks
+At = TypeVar("At", bound=Place)
 _YEAR = re.compile(r"VOC\d{4}")
 
 
-def find_voc(path: str | Path) -> Path | None:
+def find_voc(root: At) -> At | None:
     """The folder of the newest year at a path or in its VOCdevkit; None if there is none."""
-    root = user_path(path)
     for folder in (root, root / "VOCdevkit"):
         years = sorted(folder.glob("VOC*"), reverse=True) if folder.is_dir() else []
         for place in (folder, *(year for year in years if _YEAR.fullmatch(year.name))):
@@ -50,12 +49,12 @@ def find_voc(path: str | Path) -> Path | None:
     return None
 
 
-def read_list(file: Path) -> str:
+def read_list(file: Place) -> str:
     """A list of names; invalid UTF-8 is replaced, and so becomes the name of no file."""
-    return file.read_text(encoding="utf-8", errors="replace")
+    return read_text(file, "replace")
 
 
-def augmented_list(root: Path) -> Path | None:
+def augmented_list(root: At) -> At | None:
     """The list of train_aug, if it and its masks exist."""
     lists = root / "ImageSets" / "Segmentation"
     named = [lists / f"{name}.txt" for name in (AUGMENTED, "trainaug")]
@@ -64,10 +63,10 @@ def augmented_list(root: Path) -> Path | None:
     return next((file for file in named if file.is_file()), None)
 
 
-def split_pairs(root: Path, split: str) -> list[tuple[str, str]]:
+def split_pairs(root: Place, split: str) -> list[tuple[str, str]]:
     """The images of a split and their masks, as paths relative to the root."""
     masks = "SegmentationClass"
-    file: Path | None = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    file: Place | None = root / "ImageSets" / "Segmentation" / f"{split}.txt"
     if split == AUGMENTED:
         masks, file = "SegmentationClassAug", augmented_list(root)
     if file is None or not file.is_file():

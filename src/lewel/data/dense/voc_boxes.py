@@ -5,7 +5,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,11 +13,13 @@ import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits
+from lewel.data.dense.packed import read_picture
+from lewel.data.dense.placed import PlacedFiles
 from lewel.data.dense.voc import read_list
 from lewel.data.sources.check import refuse_outside
-from lewel.data.sources.files import Files
-from lewel.data.sources.images import UnreadableImage, read_image
+from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.names import Names
+from lewel.data.sources.place import Place
 from lewel.errors import UserError
 
 CLASSES = (
@@ -31,13 +32,13 @@ Size = tuple[float, float]  # width and height of an image
 Images = list[tuple[str, str]]  # the year's folder ("" for the root itself) and an image's name
 
 
-class VocBoxes(Files):
+class VocBoxes(PlacedFiles):
     """Images and objects of some years and splits."""
 
     masked = False
 
     def __init__(
-        self, root: Path, images: Images, *, name: str, classes: Sequence[str] | None, rule: str
+        self, root: Place, images: Images, *, name: str, classes: Sequence[str] | None, rule: str
     ) -> None:
         names = tuple(classes or CLASSES)
         refuse_outside((image for _, image in images), root / "ImageSets")
@@ -82,7 +83,7 @@ class VocBoxes(Files):
         return out
 
     def annotation_bytes(self, index: int) -> bytes:
-        return b"".join(part.tobytes() for part in self.objects(index))
+        return b"".join(part.tobytes() for part in self.objects(index)) + self.stamp(index)
 
     def objects(self, index: int) -> Objects:
         return self._all[int(self._chosen[index])]
@@ -97,7 +98,7 @@ class VocBoxes(Files):
         raise UserError("Pascal VOC is evaluated with VOC's metric, not with COCO's.")
 
 
-def clipped(objects: Objects, stated: Size | None, image: Path) -> Objects:
+def clipped(objects: Objects, stated: Size | None, image: Place) -> Objects:
     """Objects with boxes clipped to their image, without those outside of it.
 
     The image is read only if a box exceeds the size that its XML states, or none is stated.
@@ -106,7 +107,7 @@ def clipped(objects: Objects, stated: Size | None, image: Path) -> Objects:
     if stated and (boxes >= 0).all() and (boxes <= np.array(stated * 2, np.float32)).all():
         return objects
     try:
-        height, width = read_image(image).shape[1:]
+        height, width = read_picture(image).shape[1:]
     except UnreadableImage:  # it ends the evaluation where it is read
         return objects
     boxes = np.clip(boxes, 0, np.array((width, height) * 2, np.float32))
@@ -115,7 +116,7 @@ def clipped(objects: Objects, stated: Size | None, image: Path) -> Objects:
 
 
 def read_objects(
-    file: Path, names: tuple[str, ...], only: bool, flat: Counter[str], unknown: Counter[str]
+    file: Place, names: tuple[str, ...], only: bool, flat: Counter[str], unknown: Counter[str]
 ) -> tuple[Objects, Size | None]:
     """The objects of one file and the size that it states; `part` boxes (heads) are skipped.
 
@@ -124,7 +125,7 @@ def read_objects(
     """
     boxes, classes, difficult = [], [], []
     try:
-        root = ElementTree.parse(file).getroot()
+        root = ElementTree.fromstring(file.read_bytes())
         sides = [float(root.findtext(f"size/{side}") or "nan") for side in ("width", "height")]
         for node in root.findall("object"):
             name = (node.findtext("name") or "").strip()
@@ -147,7 +148,7 @@ def read_objects(
     except FileNotFoundError:
         raise UserError(f"{file} does not exist: complete the data set.") from None
     except (ElementTree.ParseError, ValueError) as error:
-        why = "it is empty" if file.stat().st_size == 0 else str(error)
+        why = str(error) if file.read_bytes() else "it is empty"
         raise UserError(f"{file} cannot be read as Pascal VOC's XML ({why}): repair it.") from None
     unknown += Counter()  # drops zero counts
     objects = Objects(
@@ -158,7 +159,7 @@ def read_objects(
     return objects, (sides[0], sides[1]) if min(sides) > 0 else None
 
 
-def years_of(root: Path) -> list[str]:
+def years_of(root: Place) -> list[str]:
     """The folders of a root that are years of Pascal VOC; "" if the root is one itself."""
     if (root / "Annotations").is_dir() and (root / "ImageSets" / "Main").is_dir():
         return [""]
@@ -168,7 +169,7 @@ def years_of(root: Path) -> list[str]:
     return years
 
 
-def list_images(root: Path, years: Sequence[str], split: str) -> Images:
+def list_images(root: Place, years: Sequence[str], split: str) -> Images:
     """The images of a split, of all years that have it; `2007/test` is of one year."""
     out: Images = []
     for part in split.split("+"):
@@ -192,7 +193,7 @@ def list_images(root: Path, years: Sequence[str], split: str) -> Images:
     return out
 
 
-def default_splits(root: Path, years: Sequence[str]) -> tuple[str, str]:
+def default_splits(root: Place, years: Sequence[str]) -> tuple[str, str]:
     """trainval and test if the test split has XML files, as in 2007; else train and val."""
     for year in years:
         file = root / year / "ImageSets" / "Main" / "test.txt"
@@ -203,7 +204,7 @@ def default_splits(root: Path, years: Sequence[str]) -> tuple[str, str]:
 
 
 def open_voc(
-    root: Path, train: str | None, val: str | None, classes: Sequence[str] | None
+    root: Place, train: str | None, val: str | None, classes: Sequence[str] | None
 ) -> tuple[VocBoxes, VocBoxes]:
     """The training and the validation set of a folder of one or several years."""
     root = root.resolve()  # its name is the year

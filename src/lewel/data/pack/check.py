@@ -7,6 +7,7 @@ from rich.console import Console
 from lewel.data.pack.format import Index, Shard, read_index
 from lewel.data.pack.stores import Extent, Store, open_store
 from lewel.data.pack.tables import TABLES, damaged_sections
+from lewel.data.pack.urls import shown
 from lewel.errors import RunError
 from lewel.progress import Bar
 
@@ -16,6 +17,7 @@ READ = 8 * 2**20  # bytes of a shard that are read at once
 def check(place: str, console: Console) -> Index:
     """Verify all shards in a folder or at a URL; raises RunError with the damaged ones."""
     store = open_store(place)
+    place = shown(place)
     index = read_index(store, place)
     shards = [shard for listed in index.shards.values() for shard in listed]
     damaged: list[str] = []

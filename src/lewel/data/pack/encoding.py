@@ -11,10 +11,12 @@ from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.io import encode_jpeg
 
+from lewel.data.sources.attached import Attached
+from lewel.data.sources.fetched import Fetched
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import UnreadableImage, decode_image, kind_of, plain_jpeg
 from lewel.data.sources.packed import Packed
-from lewel.data.sources.source import Source
+from lewel.data.sources.source import Source, prefetch
 from lewel.data.views.resize import resize
 
 SUFFIXES: Final = {
@@ -56,7 +58,9 @@ class Encoder(Dataset[list[Encoded]]):
         return len(self.order)
 
     def __getitems__(self, places: list[int]) -> list[Encoded]:
-        return [self._encoded(int(self.order[place])) for place in places]
+        indices = [int(self.order[place]) for place in places]
+        prefetch(self.source, indices)
+        return [self._encoded(index) for index in indices]
 
     def _encoded(self, index: int) -> Encoded:
         try:
@@ -72,7 +76,11 @@ def encode(source: Source, index: int, encoding: Encoding) -> tuple[str, bytes]:
     A JPEG that is small enough is copied, because encoding it again would lose quality. `keep` is
     lossless also for a source without files: as PNG.
     """
-    if not isinstance(source, Files | Packed):
+    if isinstance(source, Attached):
+        kind = source.describe(index).rpartition(".")[2].lower()
+        # A sample's own .json has its name.
+        return "annotation.json" if kind == "json" else kind, bytes(source.load(index))
+    if not isinstance(source, Files | Packed | Fetched):
         image = source.read(index)
         return to_png(image) if encoding.keep else to_jpeg(image, encoding)
     data = source.load(index)

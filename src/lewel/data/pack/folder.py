@@ -1,51 +1,108 @@
-"""The folder that shards are packed into: locked, and with one set of settings."""
+"""A folder that shards are packed into: locked, and with one set of settings."""
 
 import errno
 import fcntl
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lewel.data.pack.format import MANIFEST
+from lewel.data.pack.stores import Folder, Store
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 
+Record = dict[str, Any]  # of a finished shard, in records/
 
-@contextmanager
-def locked_folder(out: Path, manifest: dict[str, Any]) -> Iterator[None]:
-    """Lock a folder for packing, and refuse settings that differ from its manifest."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, expected a folder to pack into.")
-    path = out / MANIFEST
-    if out.exists() and not path.exists() and any(map(_is_unrelated, out.iterdir())):
-        raise UserError(f"{out} holds other files, no packed data: use a new or empty folder.")
-    if path.exists():  # before anything is written
-        refuse_other_settings(out, read_manifest(path), manifest)
-    try:
-        (out / "records").mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}.") from None
-    with lock:
+
+class Target(Protocol):
+    """Where shards are packed to: a folder or a URL."""
+
+    shown: str  # in messages
+
+    def claimed(self, manifest: dict[str, Any]) -> Any:
+        """A context in which shards may be written; refuses settings other than its manifest's."""
+
+    def write(self, file: str, fill: Callable[[Path], object]) -> None:
+        """Write a file that `fill` makes; readers see all of it or nothing."""
+
+    def read(self, file: str) -> bytes:
+        """All bytes of a file; raises FileNotFoundError."""
+
+    def remove(self, file: str) -> None:
+        """Delete a file, if there is one."""
+
+    def is_intact(self, file: str, record: Record) -> bool:
+        """Whether a shard is as its record says."""
+
+    def store(self) -> Store:
+        """Its files, for reading."""
+
+
+class FolderTarget:
+    """A folder on this machine, or one that all nodes see."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.shown = path, str(path)
+
+    @contextmanager
+    def claimed(self, manifest: dict[str, Any]) -> Iterator[None]:
+        """Lock the folder, and refuse settings that differ from its manifest."""
+        out, path = self.path, self.path / MANIFEST
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file, expected a folder to pack into.")
+        if out.exists() and not path.exists() and any(map(_is_unrelated, out.iterdir())):
+            raise UserError(f"{out} holds other files, no packed data: use a new or empty folder.")
+        if path.exists():  # before anything is written
+            refuse_other_settings(self.shown, path.read_bytes(), manifest)
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"Another process is packing into {out}: wait until it has finished."
-            ) from None
-        for partial in out.rglob("*.partial"):  # left by a killed process; we hold the lock
-            partial.unlink()
-        if path.exists():
-            refuse_other_settings(out, read_manifest(path), manifest)
-        text = json.dumps(manifest, indent=1)
-        write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
-        yield
+            (out / "records").mkdir(parents=True, exist_ok=True)
+            lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise UserError(f"{out} cannot be written: {error.strerror}.") from None
+        with lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(
+                    f"Another process is packing into {out}: wait until it has finished."
+                ) from None
+            for partial in out.rglob("*.partial"):  # left by a killed process; we hold the lock
+                partial.unlink()
+            if path.exists():
+                refuse_other_settings(self.shown, path.read_bytes(), manifest)
+            write_text(self, MANIFEST, json.dumps(manifest, indent=1))
+            yield
+
+    def write(self, file: str, fill: Callable[[Path], object]) -> None:
+        write_atomically(self.path / file, fill)
+
+    def read(self, file: str) -> bytes:
+        return (self.path / file).read_bytes()
+
+    def remove(self, file: str) -> None:
+        (self.path / file).unlink(missing_ok=True)
+
+    def is_intact(self, file: str, record: Record) -> bool:
+        try:
+            with (self.path / file).open("rb") as shard:
+                return bool(hashlib.file_digest(shard, "sha256").hexdigest() == record["sha256"])
+        except FileNotFoundError:
+            return False
+
+    def store(self) -> Store:
+        return Folder(str(self.path))
+
+
+def write_text(target: Target, file: str, text: str) -> None:
+    """Write a small text file."""
+    target.write(file, lambda temp: temp.write_text(text, encoding="utf-8"))
 
 
 @contextmanager
-def full_disk_explained(out: Path) -> Iterator[None]:
+def full_disk_explained(shown: str) -> Iterator[None]:
     """A full disk is one message."""
     try:
         yield
@@ -53,29 +110,21 @@ def full_disk_explained(out: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise RunError(
-            f"The disk of {out} is full ({error.strerror}): make room and run the same command "
+            f"The disk of {shown} is full ({error.strerror}): make room and run the same command "
             "again, which resumes after the finished shards."
         ) from None
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a folder: the settings that it was packed with."""
+def refuse_other_settings(shown: str, text: bytes, now: dict[str, Any]) -> None:
+    """Raise UserError if a manifest is of other data or other settings, or damaged."""
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
-        if not isinstance(manifest, dict):
+        before: dict[str, Any] = json.loads(text)
+        if not isinstance(before, dict):
             raise ValueError("expected keys and values")
     except ValueError:
-        raise UserError(f"{path} is damaged: delete the folder and pack again.") from None
-    return manifest
-
-
-def _is_unrelated(path: Path) -> bool:
-    """Whether an entry was not left by a packing process that was killed at its start."""
-    return path.name not in (".lock", "records") and path.suffix != ".partial"
-
-
-def refuse_other_settings(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise UserError if a folder was packed from other data or with other settings."""
+        raise UserError(
+            f"{shown}/{MANIFEST} is damaged: delete the folder and pack again."
+        ) from None
     different = [
         f"{key} was {before.get(key)}, is {now.get(key)}"
         for key in {**before, **now}
@@ -83,6 +132,11 @@ def refuse_other_settings(out: Path, before: dict[str, Any], now: dict[str, Any]
     ]
     if different:
         raise UserError(
-            f"{out} holds data packed with other settings ({'; '.join(different)}): choose "
+            f"{shown} holds data packed with other settings ({'; '.join(different)}): choose "
             "another folder, or use the same settings to resume."
         )
+
+
+def _is_unrelated(path: Path) -> bool:
+    """Whether an entry was not left by a packing process that was killed at its start."""
+    return path.name not in (".lock", "records") and path.suffix != ".partial"

@@ -3,6 +3,7 @@
 lewel-pack.json     the manifest: what is packed, and how; written first
 train-000000.tar    000000017.jpg, 000000017.cls (the class, where there are labels) and
                     000000017.json (the image's name); samples in a random order
+annotations-*.tar   files of data with masks or boxes, by their paths in the data set
 records/            one for each finished shard, to resume from
 lewel-samples.bin   for each shard a table of offsets, sizes, checksums and names; the labels
 lewel-index.json    classes, and for each shard its bytes, SHA-256 and tables; written last
@@ -44,6 +45,7 @@ SAMPLES: Final = "lewel-samples.npz"  # of version 1
 UNLABELLED: Final = "unlabelled"  # the split that is only for pre-training, if there is one
 TRAIN: Final = "train"
 VAL: Final = "val"
+ANNOTATIONS: Final = "annotations"  # masks, boxes, lists and images of other splits, as they are
 EAGER: Final = 64 * 2**20  # bytes of local tables that are checked before anything is read
 _AGAIN: Final = "run the same `lewel pack` command again to resume"
 
@@ -70,6 +72,7 @@ class Index:
     tables: dict[str, Tables]
     labels: dict[str, Labels | None]
     sections: tuple[Section, ...] = ()  # all of TABLES
+    folder: str | None = None  # the name of the data set's folder, where it has annotations
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,12 @@ class Written:
     labels: Section | None
 
 
-def index_text(name: str, classes: tuple[str, ...] | None, splits: dict[str, Written]) -> str:
+def index_text(
+    name: str,
+    classes: tuple[str, ...] | None,
+    splits: dict[str, Written],
+    folder: str | None = None,
+) -> str:
     """The text of INDEX, as `read_index` reads it."""
     shards = {
         split: [
@@ -92,6 +100,7 @@ def index_text(name: str, classes: tuple[str, ...] | None, splits: dict[str, Wri
     }
     labels = {split: written.labels for split, written in splits.items()}
     about = {"version": VERSION, "name": name, "classes": classes, "labels": labels}
+    about |= {} if folder is None else {"folder": folder}
     return json.dumps({**about, "shards": shards}, indent=1)
 
 
@@ -150,7 +159,9 @@ def _mapped(store: Store, about: dict[str, Any], shown: str) -> Index:
         split: None if one is None else checked(store, one).view(np.int64)
         for split, one in labels.items()
     }
-    return Index(about["name"], _classes(about), shards, mapped, read, sections)
+    return Index(
+        about["name"], _classes(about), shards, mapped, read, sections, about.get("folder")
+    )
 
 
 def _all(tables: dict[str, list[Sections]]) -> Iterator[Section]:

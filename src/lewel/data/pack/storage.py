@@ -2,6 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from lewel.data.pack.urls import is_url
+
 MINUTES: Final = 30.0  # --storage-timeout
 
 
@@ -14,3 +16,10 @@ class Storage(NamedTuple):
 
 
 DEFAULT_STORAGE: Final = Storage()
+
+
+def note_on_cache(data: str, storage: Storage) -> list[str]:
+    """A note where a cache was asked for and is not used."""
+    if storage.cache is None or is_url(data):
+        return []
+    return [f"--cache has no effect: {data} is on this machine, not at a URL."]

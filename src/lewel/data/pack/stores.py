@@ -3,25 +3,27 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from io import FileIO
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lewel.data.pack.cache import Key, open_cache
-from lewel.data.pack.patience import answered, as_os_error
+from lewel.data.pack.patience import answered, as_os_error, resolved
 from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.pack.urls import is_url, shown, without_secrets
 from lewel.errors import UserError
 from lewel.files import user_path
 
 OPEN_FILES: Final = 256  # open at once in a process; systems often allow 1024
 CACHE_BYTES: Final = 256 * 2**20  # of fetched blocks, in each process
 REQUESTS: Final = 8  # at a time in a process
+Answer = TypeVar("Answer")
 STALLED: Final = 30.0  # seconds without a byte after which a connection counts as lost
 
 
@@ -63,7 +65,7 @@ class Store(Protocol):
 
 def open_store(place: str, storage: Storage = DEFAULT_STORAGE) -> Store:
     """The store for a folder or a URL."""
-    return Remote(place, storage) if "://" in place else Folder(place)
+    return Remote(place, storage) if is_url(place) else Folder(place)
 
 
 class Folder:
@@ -150,7 +152,7 @@ class Remote:
 
     def __init__(self, url: str, storage: Storage) -> None:
         if find_spec("fsspec") is None:
-            raise UserError(f"{url} is read by fsspec: pip install 'lewel[remote]'.")
+            raise UserError(f"{shown(url)} is read by fsspec: pip install 'lewel[remote]'.")
         self.url, self.storage = url.rstrip("/"), storage
         self._reset()
         self._connect()
@@ -161,6 +163,7 @@ class Remote:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
         self._reset()
+        resolved(shown(self.url))
 
     def read(self, sample: Extent, block: Extent) -> bytearray:
         """A slice of the block that holds the sample."""
@@ -218,44 +221,53 @@ class Remote:
         return Key(self.url, *block)
 
     def read_file(self, file: str) -> bytes:
-        data: bytes = self._answered("cat_file", file)
-        return data
+        return self.ask(lambda files, path: bytes(files.cat_file(path)), file)
 
     def read_range(self, extent: Extent) -> bytes:
-        data: bytes = self._answered("cat_file", extent.file, start=extent.start, end=extent.end)
-        return data
+        return self.ask(
+            lambda files, path: bytes(files.cat_file(path, start=extent.start, end=extent.end)),
+            extent.file,
+        )
 
     def size(self, file: str) -> int:
-        return int(self._answered("info", file)["size"])
+        return self.ask(lambda files, path: int(files.info(path)["size"]), file)
 
-    def _answered(self, method: str, file: str, **options: int) -> Any:
-        return answered(lambda: self._call(method, file, **options), self.url, self.storage.timeout)
+    def ask(self, request: Callable[[Any, str], Answer], file: str = "") -> Answer:
+        """The answer to a request, which gets fsspec's file system and the path of a file.
 
-    def _call(self, method: str, file: str, **options: int) -> Any:
-        """Call fsspec once; any exception of its back ends becomes an OSError."""
+        It is repeated while storage does not answer.
+        """
+        place, minutes = shown(self.url), self.storage.timeout
+        return answered(lambda: self._once(request, file), place, minutes)
+
+    def _once(self, request: Callable[[Any, str], Answer], file: str) -> Answer:
+        """Ask once; any exception of fsspec's back ends becomes an OSError."""
         files = self._connect()
         try:
-            return getattr(files, method)(f"{self._root}/{file}", **options)
+            return request(files, f"{self._root}/{file}" if file else self._root)
         except Exception as error:
-            raise as_os_error(error) from error
+            raise as_os_error(error, self.url) from error
 
     def _fetch(self, block: Extent) -> bytes:
         """One request, repeated while storage does not answer or answers with fewer bytes."""
 
         def request() -> bytes:
-            data: bytes = self._call("cat_file", block.file, start=block.start, end=block.end)
+            data = self._once(
+                lambda files, path: bytes(files.cat_file(path, start=block.start, end=block.end)),
+                block.file,
+            )
             if len(data) != block.end - block.start:
                 if self._known_size(block.file) < block.end:
                     raise EOFError
                 raise OSError(f"{len(data):,} of {block.end - block.start:,} bytes were sent")
             return data
 
-        return answered(request, self.url, self.storage.timeout)
+        return answered(request, shown(self.url), self.storage.timeout)
 
     def _known_size(self, file: str) -> int:
         """The size of a file that has just been read; 0 where storage does not know it."""
         try:
-            return int(self._call("info", file)["size"] or 0)
+            return self._once(lambda files, path: int(files.info(path)["size"] or 0), file)
         except FileNotFoundError as error:  # fsspec's name for any failure over HTTP
             raise OSError("fewer bytes than asked for were sent") from error
 
@@ -272,9 +284,12 @@ class Remote:
             try:
                 self._files, self._root = url_to_fs(self.url, **_limits(self.url))
             except ImportError as error:
-                raise UserError(f"{self.url} cannot be opened: {error}.") from error
+                raise UserError(f"{shown(self.url)} cannot be opened: {error}.") from None
             except ValueError as error:
-                raise UserError(f"{self.url} is not supported by fsspec ({error}).") from error
+                reason = without_secrets(str(error), self.url)
+                raise UserError(
+                    f"{shown(self.url)} is not supported by fsspec ({reason})."
+                ) from None
             self._process = os.getpid()
         return self._files
 

@@ -1,6 +1,5 @@
 """Packs any data into shards with an index; an interrupted call is resumed by repeating it."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,37 +13,33 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from lewel.data.pack.encoding import Encoded, Encoder, Encoding, encode
-from lewel.data.pack.folder import full_disk_explained, locked_folder
+from lewel.data.pack.folder import Record, Target, full_disk_explained, write_text
 from lewel.data.pack.format import (
+    ANNOTATIONS,
     INDEX,
     SAMPLES,
     SHARDS_VERSION,
     TRAIN,
-    UNLABELLED,
-    VAL,
     Index,
     Shard,
     Written,
     index_text,
     read_index,
 )
-from lewel.data.pack.stores import Folder
 from lewel.data.pack.tables import TABLES, TableWriter
 from lewel.data.pack.tar import TarWriter
 from lewel.data.sources.images import CORRUPT_GRACE, CORRUPT_LIMIT, UnreadableImage
-from lewel.data.sources.open import open_splits
 from lewel.data.sources.source import Source, digest
+from lewel.data.sources.to_pack import ToPack
 from lewel.data.workers import leave_signals_to_the_parent, workers_explained
 from lewel.errors import RunError
-from lewel.files import user_path, write_atomically
 from lewel.ops.randomness import generator
 from lewel.ops.ranks import meet, rank, ranks
 from lewel.progress import Bar, show
 
+CORRUPT: Final = "corrupt_images.jsonl"
 CHUNK: Final = 16  # images per batch of a worker
 _KEY: Final = 0x9AC4  # separates the order of the shards from other random streams of the seed
-
-Record = dict[str, Any]  # of a finished shard, in records/
 
 
 @dataclass(frozen=True)
@@ -69,22 +64,24 @@ class Piece(NamedTuple):
     def file(self) -> str:
         return f"{self.split}-{self.number:06d}.tar"
 
+    @property
+    def record(self) -> str:
+        return f"records/{self.split}-{self.number:06d}.json"
+
 
 class Packing:
-    """Packs data into one folder, on one rank or on several that share it."""
+    """Packs data into one place, on one rank or on several that share it."""
 
-    def __init__(self, data: str, out: Path, settings: Settings, console: Console) -> None:
-        self.out, self.settings, self.console = out, settings, console
-        notes: list[str] = []
-        apart, train, val = open_splits(data, settings.encoding.size, notes)
-        for note in notes if rank() == 0 else ():
+    def __init__(
+        self, opened: ToPack, target: Target, settings: Settings, console: Console
+    ) -> None:
+        self.target, self.settings, self.console = target, settings, console
+        for note in opened.notes if rank() == 0 else ():
             show(console, note)
-        named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
-        self.sources = {split: source for split, source in named if source is not None}
-        path = user_path(data)
+        self.sources, self.folder = opened.sources, opened.folder
         self.manifest = {
             "version": SHARDS_VERSION,
-            "source": str(path.resolve()) if path.exists() else data,
+            "source": opened.place,
             **asdict(settings.encoding),
             "shard_images": settings.shard_images,
             "seed": settings.seed,
@@ -95,9 +92,9 @@ class Packing:
 
     def run(self, workers: int) -> Index | None:
         """Write the missing shards, shared over the ranks; rank 0 writes and returns the index."""
-        with full_disk_explained(self.out):
+        with full_disk_explained(self.target.shown):
             if rank() == 0:
-                with locked_folder(self.out, self.manifest):
+                with self.target.claimed(self.manifest):
                     meet("start")
                     self.write_shards(workers)
                     meet("shards")
@@ -108,13 +105,13 @@ class Packing:
                 self.write_shards(workers)
                 meet("shards")
                 meet("index")
-        return read_index(Folder(str(self.out)), str(self.out)) if rank() == 0 else None
+        return read_index(self.target.store(), self.target.shown) if rank() == 0 else None
 
     def write_shards(self, workers: int) -> None:
         """Write this rank's shards that are missing or damaged."""
         mine = [piece for n, piece in enumerate(self.pieces()) if n % ranks() == rank()]
         images = sum(len(piece.order) for piece in mine)
-        with Bar(f"packing {self.out}", images, self.console, shown=rank() == 0) as bar:
+        with Bar(f"packing {self.target.shown}", images, self.console, shown=rank() == 0) as bar:
             for piece in mine:
                 record = self.finished(piece)
                 if record is None:
@@ -134,7 +131,7 @@ class Packing:
         self.write_index(pieces)
 
     def read_record(self, piece: Piece) -> Record:
-        record: Record = json.loads(self.record_path(piece).read_bytes())
+        record: Record = json.loads(self.target.read(piece.record))
         return record
 
     def pieces(self) -> Iterator[Piece]:
@@ -142,20 +139,18 @@ class Packing:
         size = self.settings.shard_images
         for key, (split, source) in enumerate(self.sources.items()):
             order = generator(self.settings.seed, _KEY, key).permutation(len(source))
+            if split == ANNOTATIONS:  # the files of a folder are read one after the other
+                order.sort()
             for number, start in enumerate(range(0, len(source), size)):
                 yield Piece(split, number, source, start, order[start : start + size])
 
     def finished(self, piece: Piece) -> Record | None:
         """The record of a shard that exists and is intact."""
-        shard, path = self.out / piece.file, self.record_path(piece)
-        if not (shard.exists() and path.exists()):
-            return None
         try:
             record = self.read_record(piece)
-        except ValueError:
+        except (FileNotFoundError, ValueError):
             return None
-        with shard.open("rb") as file:
-            intact = hashlib.file_digest(file, "sha256").hexdigest() == record["sha256"]
+        intact = self.target.is_intact(piece.file, record)
         return record if intact and not self.repaired(piece, record["bad"]) else None
 
     def repaired(self, piece: Piece, corrupt: list[dict[str, Any]]) -> bool:
@@ -167,9 +162,6 @@ class Packing:
                     encode(piece.source, index, self.settings.encoding)
                     return True
         return False
-
-    def record_path(self, piece: Piece) -> Path:
-        return self.out / "records" / f"{piece.file.removesuffix('.tar')}.json"
 
     def write(self, piece: Piece, workers: int, bar: Bar) -> Record:
         """Write one shard atomically, then its record."""
@@ -195,11 +187,9 @@ class Packing:
                     self.check_corrupt(CORRUPT_GRACE, corrupt)
             record.update(tar.record(), bad=corrupt)
 
-        path = self.record_path(piece)
-        path.unlink(missing_ok=True)
-        write_atomically(self.out / piece.file, fill)
-        text = json.dumps(record)
-        write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
+        self.target.remove(piece.record)
+        self.target.write(piece.file, fill)
+        write_text(self.target, piece.record, json.dumps(record))
         self.corrupt += corrupt
         return record
 
@@ -225,18 +215,17 @@ class Packing:
             raise RunError(
                 f"{len(corrupt):,} of the {self.seen:,} images read are corrupt, more than "
                 f"{CORRUPT_LIMIT:.0%} (for example {last['image']}: {last['reason']}). All are "
-                f"listed in {self.out / 'corrupt_images.jsonl'}: repair them and run the same "
+                f"listed in {self.target.shown}/{CORRUPT}: repair them and run the same "
                 "command again."
             )
 
     def list_corrupt(self) -> None:
         """List the corrupt images, which are not in the shards, in a file."""
-        path = self.out / "corrupt_images.jsonl"
         if not self.corrupt:
-            path.unlink(missing_ok=True)
+            self.target.remove(CORRUPT)
             return
         text = "".join(json.dumps(line) + "\n" for line in self.corrupt)
-        write_atomically(path, lambda temp: temp.write_text(text, encoding="utf-8"))
+        write_text(self.target, CORRUPT, text)
 
     def write_index(self, pieces: list[Piece]) -> None:
         """Join the records of the shards; the file of tables is written first, the index last."""
@@ -250,10 +239,9 @@ class Packing:
                     splits[split] = self.write_tables(writer, mine, source.labels is not None)
 
         train = self.sources[TRAIN]
-        write_atomically(self.out / TABLES, fill)
-        text = index_text(train.name, train.classes, splits)
-        write_atomically(self.out / INDEX, lambda temp: temp.write_text(text, encoding="utf-8"))
-        (self.out / SAMPLES).unlink(missing_ok=True)  # of version 1
+        self.target.write(TABLES, fill)
+        write_text(self.target, INDEX, index_text(train.name, train.classes, splits, self.folder))
+        self.target.remove(SAMPLES)  # of version 1
 
     def write_tables(self, writer: TableWriter, pieces: list[Piece], labelled: bool) -> Written:
         """Write the tables of a split, shard after shard."""

@@ -1,13 +1,15 @@
 """A folder of images: its splits, its classes and the paths of all images below it."""
 
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
 from lewel.data.sources.file_list import Lists, find_images
 from lewel.data.sources.files import Files
 from lewel.data.sources.layouts import TRAIN, VALIDATION_SPLITS, find_layout
 from lewel.data.sources.scan import entries, is_, scan
+from lewel.data.sources.source import Source
 from lewel.errors import UserError
 
 EXPECTED: Final = ".jpg, .png, .webp, .bmp, .tif or .gif"
@@ -21,28 +23,62 @@ def open_folder(
     # Case is ignored: Train/ and Test/ would otherwise be taken for two classes.
     splits = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
     folders: tuple[str, ...] = ("",)
-    if (layout := find_layout(root, name)) is not None:
+    if (layout := find_layout(Path(root), name)) is not None:
         folders, splits = layout.folders, layout.splits
         notes.append(layout.note)
+    return open_folders(
+        name,
+        splits,
+        folders,
+        notes,
+        lambda below: _scan(root, below, name, lists),
+        lambda below: {e.name for e in entries(os.path.join(root, below)) if is_(e.is_dir)},
+        lambda one, other: os.path.samefile(os.path.join(root, one), os.path.join(root, other)),
+    )
+
+
+class Foldered(Source, Protocol):
+    """A source whose class folders may be left out."""
+
+    def without_labels(self) -> Any:
+        """The same images without labels and classes."""
+
+
+Own = TypeVar("Own", bound=Foldered)
+
+
+def open_folders(
+    name: str,
+    splits: dict[str, str],
+    folders: tuple[str, ...],
+    notes: list[str],
+    find: Callable[[tuple[str, ...]], Own],
+    classes_of: Callable[[str], set[str]] = lambda folder: set(),
+    same: Callable[[str, str], bool] = lambda one, other: False,
+) -> tuple[Own, Own | None]:
+    """The training set and the validation set of data whose splits and classes are folders.
+
+    `find` gives the images below folders, `classes_of` the subfolders of one.
+    """
     if TRAIN not in splits:
-        train = _scan(root, folders, name, lists)
+        train = find(folders)
         if train.classes is None:
             notes.append(f"{name} has no class folders: its {len(train):,} images have no labels.")
-        notes += _empty_classes(root, folders[0], train)
+        notes += _empty_classes(classes_of, folders[0], train)
         return train, None
-    train = _scan(root, (splits[TRAIN],), name, lists)
+    train = find((splits[TRAIN],))
     shown = f"{splits[TRAIN]}/"
     notes.append(f"{name} has {shown}: only its {len(train):,} images are used for training.")
     if train.classes is None:
         notes.append(f"{name}/{shown} has no class folders: its images have no labels.")
         return train, None
-    notes += _empty_classes(root, splits[TRAIN], train)
+    notes += _empty_classes(classes_of, splits[TRAIN], train)
     unusable = False
     for split in (splits[word] for word in VALIDATION_SPLITS if word in splits):
-        if os.path.samefile(os.path.join(root, split), os.path.join(root, splits[TRAIN])):
+        if same(split, splits[TRAIN]):
             raise UserError(f"{name}/{split} is the same folder as {name}/{shown}: remove it.")
         try:
-            val = _scan(root, (split,), name, lists)
+            val = find((split,))
         except UserError as error:  # it matters for evaluation only, not for pre-training
             notes.append(str(error))
             unusable = True
@@ -68,7 +104,7 @@ def open_every_split(root: str, notes: list[str], lists: Lists | None = None) ->
     splits: dict[str, tuple[str, ...]] = {TRAIN: ("",)}
     if TRAIN in names:
         splits = {word: (names[word],) for word in words}
-    if (layout := find_layout(root, name)) is not None:
+    if (layout := find_layout(Path(root), name)) is not None:
         every = {word: (folder,) for word, folder in layout.every.items()}
         splits = {**every} or {TRAIN: layout.folders}
         notes.append(layout.note if len(splits) == 1 else layout.note.replace(": only ", ": "))
@@ -86,12 +122,11 @@ def open_every_split(root: str, notes: list[str], lists: Lists | None = None) ->
     return found
 
 
-def _empty_classes(root: str, folder: str, train: Files) -> list[str]:
+def _empty_classes(classes_of: Callable[[str], set[str]], folder: str, train: Source) -> list[str]:
     """A note on class folders without an image, if there are any."""
     if train.classes is None:
         return []
-    found = {entry.name for entry in entries(os.path.join(root, folder)) if is_(entry.is_dir)}
-    empty = sorted(found - set(train.classes))
+    empty = sorted(classes_of(folder) - set(train.classes))
     if not empty:
         return []
     more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
@@ -99,7 +134,7 @@ def _empty_classes(root: str, folder: str, train: Files) -> list[str]:
     return [f"{train.name} has folders without an image: {names}; they are no classes."]
 
 
-def _common_folder(val: Files, split: str, classes: Sequence[str]) -> tuple[str, ...] | None:
+def _common_folder(val: Source, split: str, classes: Sequence[str]) -> tuple[str, ...] | None:
     """The one class folder of a validation set, if it has only one and it is a class."""
     found = {val.describe(index)[len(split) + 1 :].partition("/")[0] for index in range(len(val))}
     return tuple(found) if len(found) == 1 and found <= set(classes) else None
@@ -131,7 +166,11 @@ def _scan(root: str, folders: tuple[str, ...], name: str, lists: Lists | None) -
         raise UserError(
             f"{shown} holds no image: {held}; expected {EXPECTED} files in it or its subfolders."
         )
-    # Folders called val and test hold splits, not classes.
-    splits = {group.lower() for group in found.groups} <= {TRAIN, *VALIDATION_SPLITS}
-    labelled = len(folders) == 1 and "" not in found.groups and len(found.groups) > 1 and not splits
+    labelled = len(folders) == 1 and are_classes(found.groups)
     return Files.found(root, found, name, labelled)
+
+
+def are_classes(groups: Sequence[str]) -> bool:
+    """Whether the first folders of all images are classes; val and test hold splits."""
+    splits = {group.lower() for group in groups} <= {TRAIN, *VALIDATION_SPLITS}
+    return "" not in groups and len(groups) > 1 and not splits

@@ -3,15 +3,16 @@
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from lewel.data.sources.images import SUFFIXES
+from lewel.data.sources.place import Place, below
 
 TRAIN: Final = "train"
 VALIDATION_SPLITS: Final = ("val", "test", "valid", "validation")  # the first with labels is used
 MASK_SUFFIXES: Final = (".png", ".bmp", ".tif", ".tiff", ".gif")  # lossless formats only
 IMAGES, MASKS = "images", "masks"
+At = TypeVar("At", bound=Place)
 _VOC = ("Annotations", "ImageSets", "SegmentationClass")  # beside JPEGImages/
 _YEAR = re.compile(r"VOC\d{4}")
 
@@ -25,13 +26,12 @@ class Layout(NamedTuple):
     every: dict[str, str]  # the folder of each split, also of those that are not trained on
 
 
-def find_layout(root: str, name: str) -> Layout | None:
+def find_layout(root: Place, name: str) -> Layout | None:
     """The layout of a folder with annotations; None for a folder of images only."""
-    base = Path(root)
-    return _masks(base, name) or _voc(base, name) or _coco(base, name)
+    return _masks(root, name) or _voc(root, name) or _coco(root, name)
 
 
-def mask_folders(root: Path, split: str) -> tuple[Path, Path] | None:
+def mask_folders(root: At, split: str) -> tuple[At, At] | None:
     """The folders of images and of their masks: images/SPLIT and masks/SPLIT, or below SPLIT/."""
     for images, masks in (
         (root / IMAGES / split, root / MASKS / split),
@@ -42,49 +42,55 @@ def mask_folders(root: Path, split: str) -> tuple[Path, Path] | None:
     return None
 
 
-def coco_files(root: Path) -> dict[str, Path]:
+def coco_files(root: At) -> dict[str, At]:
     """The instances_*.json of a COCO folder, by split."""
     files = sorted((root / "annotations").glob("instances_*.json"))
     return {path.stem.removeprefix("instances_"): path for path in files}
 
 
-def _masks(root: Path, name: str) -> Layout | None:
+def _masks(root: Place, name: str) -> Layout | None:
     """Images and masks, with or without splits."""
     places = {split: mask_folders(root, split) for split in ("", TRAIN, *VALIDATION_SPLITS)}
     found = {split: pair for split, pair in places.items() if pair is not None}
     # Two classes could have these names: then no image has a mask.
     if not any(_stems(images, SUFFIXES) & _stems(masks) for images, masks in found.values()):
         return None
-    splits = {split: os.path.relpath(images, root) for split, (images, _) in found.items()}
+    splits = {split: below(images, root) for split, (images, _) in found.items()}
     everywhere = (splits.pop(""),) if "" in splits else tuple(splits.values())
-    images, masks = (os.path.relpath(folder, root) for folder in next(iter(found.values())))
+    images, masks = (below(folder, root) for folder in next(iter(found.values())))
     note = f"{name} has {images}/ and {masks}/: the masks are not read as images."
     return Layout(everywhere, splits, note, splits)
 
 
-def _stems(folder: Path, suffixes: Collection[str] = MASK_SUFFIXES) -> set[str]:
+def _stems(folder: Place, suffixes: Collection[str] = MASK_SUFFIXES) -> set[str]:
     """The paths of the files below a folder, without their suffixes."""
     paths = (path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
-    return {str(path.relative_to(folder).with_suffix("")) for path in paths}
+    return {os.path.splitext(below(path, folder))[0] for path in paths}
 
 
-def _voc(root: Path, name: str) -> Layout | None:
-    """Pascal VOC: one year, or a folder of years."""
+def voc_folders(root: At) -> list[At]:
+    """The folders of Pascal VOC's years: the root itself, or some below it."""
     for folder in (root, root / "VOCdevkit"):
         years = sorted(path for path in folder.glob("VOC*") if _YEAR.fullmatch(path.name))
         for places in ([folder], years):
-            found = tuple(
-                os.path.relpath(place / "JPEGImages", root)
+            found = [
+                place
                 for place in places
                 if (place / "JPEGImages").is_dir() and any((place / n).is_dir() for n in _VOC)
-            )
+            ]
             if found:
-                note = f"{name} is Pascal VOC: only {_shown(found)} is read."
-                return Layout(found, {}, note, {})
-    return None
+                return found
+    return []
 
 
-def _coco(root: Path, name: str) -> Layout | None:
+def _voc(root: Place, name: str) -> Layout | None:
+    """Pascal VOC: one year, or a folder of years."""
+    found = tuple(below(year / "JPEGImages", root) for year in voc_folders(root))
+    note = f"{name} is Pascal VOC: only {_shown(found)} is read."
+    return Layout(found, {}, note, {}) if found else None
+
+
+def _coco(root: Place, name: str) -> Layout | None:
     """COCO: the folders of the splits that have an instances_*.json."""
     found = {split: _coco_folder(root, split) for split in coco_files(root)}
     folders = {split: folder for split, folder in found.items() if folder is not None}
@@ -95,7 +101,7 @@ def _coco(root: Path, name: str) -> Layout | None:
     return Layout(every, {}, f"{name} is COCO: only {_shown(every)} is read.", folders)
 
 
-def _coco_folder(root: Path, split: str) -> str | None:
+def _coco_folder(root: Place, split: str) -> str | None:
     places = (split, f"{IMAGES}/{split}", IMAGES)
     return next((place for place in places if (root / place).is_dir()), None)
 

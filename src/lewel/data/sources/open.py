@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage, note_on_cache
+from lewel.data.pack.urls import is_url
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.folder import open_every_split as folder_splits
 from lewel.data.sources.folder import open_folder
@@ -67,6 +68,7 @@ def open_splits(
     storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[Source | None, Source, Source | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
+    notes += note_on_cache(data, storage)
     if data == "scenes":
         from lewel.data.sources.scenes import Scenes
 
@@ -79,7 +81,7 @@ def open_splits(
         if os.path.exists(data):
             notes.append(f"{data} is torchvision's data set; write ./{data} for the folder.")
         return open_named(data, notes)
-    if "://" in data:
+    if is_url(data):
         return open_packed(data, notes, storage)
     path = str(user_path(data))
     if os.path.isdir(path) and is_packed(path):
@@ -99,7 +101,7 @@ def open_every_split(
     storage: Storage = DEFAULT_STORAGE,
 ) -> dict[str, Source]:
     """All images of the data by split, each image once."""
-    path = "" if "://" in data else str(user_path(data))
+    path = "" if is_url(data) else str(user_path(data))
     if data != "scenes" and data not in NAMES and os.path.isdir(path) and not is_packed(path):
         return dict(folder_splits(path, notes, lists))
     apart, train, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)

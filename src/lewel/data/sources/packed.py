@@ -26,6 +26,7 @@ from lewel.data.pack.format import (
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Extent, Folder, Store, open_store
 from lewel.data.pack.tables import Tables
+from lewel.data.pack.urls import shown
 from lewel.data.sources.images import UnreadableImage, decode_image
 from lewel.data.views.blocks import BLOCK
 from lewel.errors import UserError, too_many_files
@@ -99,6 +100,11 @@ class Packed:
             self._store.forget(block)
         raise UnreadableImage(f"{block.file} is damaged")
 
+    def checksum(self, index: int) -> int:
+        """The checksum of the image's bytes, as the index has it."""
+        shard, place = self._place(index)
+        return int(self._tables.of(shard).checksums[place])
+
     def prefetch(self, indices: Iterable[int]) -> None:
         """Fetch what these images need, several requests at a time."""
         if self.remote:
@@ -139,7 +145,7 @@ def open_packed(
     place: str, notes: list[str], storage: Storage
 ) -> tuple[Packed | None, Packed, Packed | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
-    store = open_store(place, storage)
+    store, place = open_store(place, storage), shown(place)
     index = read_index(store, place)
     name = os.path.basename(place.rstrip("/").rpartition("://")[2]) or index.name
     if isinstance(store, Folder):

@@ -138,7 +138,7 @@ def image_files(source: Source) -> Iterator[Path]:
     while isinstance(within, Subset):
         within = within.source
     root = getattr(within, "root", None)
-    for index in range(0 if root is None else len(source)):
+    for index in range(len(source) if root else 0):
         yield Path(root or "", source.describe(index))
 
 

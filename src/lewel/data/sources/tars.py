@@ -1,0 +1,179 @@
+"""Tar files of other tools in WebDataset's format, as a source that can be packed."""
+
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lewel.data.pack.stores import REQUESTS, Extent, Store
+from lewel.data.sources.fetched import Fetched
+from lewel.data.sources.images import SUFFIXES
+from lewel.data.sources.layouts import TRAIN, VALIDATION_SPLITS
+from lewel.errors import UserError
+from lewel.ops.ranks import gather_objects, rank, ranks
+
+WINDOW: Final = 64 * 1024  # bytes that are read around a header
+MOST_CLASSES: Final = 1_000_000  # numbers above are names of classes
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # of a member: the sample's key and its kind
+
+
+class Sample(NamedTuple):
+    """An image of a tar file."""
+
+    name: str
+    offset: int
+    size: int
+    label: str | None  # the text of its .cls
+
+
+class Window(io.RawIOBase):
+    """A file of a store; a read takes a window, which often holds the next header too."""
+
+    def __init__(self, store: Store, file: str) -> None:
+        self._store, self._file = store, file
+        self._end, self._position = store.size(file), 0
+        self._start, self._data = 0, b""
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._end if size < 0 else min(self._end, self._position + size)
+        if not self._start <= self._position <= end <= self._start + len(self._data):
+            last = min(self._end, max(end, self._position + WINDOW))
+            extent = Extent(self._file, self._position, last)
+            self._data = b"" if self._position >= last else bytes(self._store.read_range(extent))
+            self._start = self._position
+        found = self._data[self._position - self._start : end - self._start]
+        self._position += len(found)
+        return found
+
+
+def open_tars(
+    store: Store, files: Sequence[str], name: str, notes: list[str]
+) -> tuple[Fetched, Fetched | None]:
+    """The training set of some tar files, and the validation set that their names tell."""
+    found = scan_tars(store, files)
+    apart = [file for file in files if _split(file) in VALIDATION_SPLITS]
+    first = _split(apart[0]) if apart and len(apart) < len(files) else None
+    val = [file for file in apart if _split(file) == first] if first else []
+    train = [file for file in files if file not in set(apart)] if val else list(files)
+    classes = _classes([one.label for file in (*train, *val) for one in found[file]])
+    own = _source(store, train, found, name, classes)
+    if not len(own):
+        raise UserError(
+            f"{name} holds no image: {len(files):,} tar files were read; expected .jpg, .png, "
+            ".webp, .bmp, .tif or .gif members."
+        )
+    notes.append(f"{name} has {len(train):,} tar files: {len(own):,} images for training.")
+    if classes is None:
+        notes.append(f"{name} has images without a .cls: they have no labels.")
+    if not val or classes is None:
+        return own, None
+    held = _source(store, val, found, name, classes)
+    notes.append(f"{name} has tar files called {first}: {len(held):,} images for validation.")
+    return own, held
+
+
+def scan_tars(store: Store, files: Sequence[str]) -> dict[str, list[Sample]]:
+    """The images of each tar file; the ranks share the files."""
+    mine = files[rank() :: ranks()]
+    with ThreadPoolExecutor(REQUESTS) as threads:
+        found = list(threads.map(lambda file: list(samples(store, file)), mine))
+    own = list(zip(mine, found, strict=True))
+    return dict(gather_objects(own))
+
+
+def samples(store: Store, file: str) -> Iterator[Sample]:
+    """The images of one tar file, each with the label of its sample."""
+    try:
+        window = Window(store, file)
+        end = window.seek(0, io.SEEK_END)
+        window.seek(0)
+        with tarfile.open(fileobj=window, mode="r:") as tar:
+            key, images, label = "", list[tuple[str, int, int]](), None
+            for member in tar:
+                matched = _NAME.fullmatch(member.name)
+                if not member.isfile() or matched is None:
+                    continue
+                if member.offset_data + member.size > end:
+                    raise tarfile.ReadError(f"{member.name} ends after the file")
+                if matched.group(1) != key:
+                    yield from _best(file, images, label)
+                    key, images, label = matched.group(1), [], None
+                kind = matched.group(2).lower()
+                if f".{kind.rpartition('.')[2]}" in SUFFIXES:
+                    images.append((member.name, member.offset_data, member.size))
+                elif kind == "cls":
+                    window.seek(member.offset_data)
+                    label = window.read(member.size).decode("utf-8", "replace").strip()
+            window.seek(tar.offset)
+            if window.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # of zeros, at its end
+                raise tarfile.ReadError("its end is missing")
+            yield from _best(file, images, label)
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist: correct the names of the tar files.") from None
+    except tarfile.TarError as error:
+        raise UserError(f"{file} cannot be read as a tar file ({error}): copy it again.") from None
+
+
+def _best(file: str, images: list[tuple[str, int, int]], label: str | None) -> Iterator[Sample]:
+    """The image of a sample: that with the shortest kind (x.jpg, not x.mask.png)."""
+    if images:
+        name, offset, size = min(images, key=lambda one: one[0].count("."))
+        yield Sample(f"{file}/{name}", offset, size, label)
+
+
+def _split(file: str) -> str | None:
+    """The split that the name of a tar file tells, if it does."""
+    words = re.split(r"[^a-z]+", file.lower())
+    return next((word for word in words if word in (TRAIN, *VALIDATION_SPLITS)), None)
+
+
+def _classes(labels: Sequence[str | None]) -> tuple[str, ...] | None:
+    """The classes of all labels; None where an image has none."""
+    found = set(labels)
+    known = sorted(label for label in found if label is not None)
+    if None in found or not known:
+        return None
+    if all(label.isdecimal() and int(label) < MOST_CLASSES for label in known):
+        return tuple(str(number) for number in range(1 + max(int(label) for label in known)))
+    return tuple(known)
+
+
+def _source(
+    store: Store,
+    files: Sequence[str],
+    found: dict[str, list[Sample]],
+    name: str,
+    classes: tuple[str, ...] | None,
+) -> Fetched:
+    every = [(number, one) for number, file in enumerate(files) for one in found[file]]
+    places = np.array([(at, one.offset, one.size) for at, one in every], np.int64).reshape(-1, 3)
+    labels = None
+    if classes is not None:
+        numbers = {text: number for number, text in enumerate(classes)}
+        labels = [_number(str(one.label), numbers) for _, one in every]
+    names = [one.name for _, one in every]
+    return Fetched(
+        store, files, name=name, labels=labels, classes=classes, places=places, names=names
+    )
+
+
+def _number(label: str, numbers: dict[str, int]) -> int:
+    return numbers[label] if label in numbers else numbers[str(int(label))]  # 007 is 7

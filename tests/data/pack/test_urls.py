@@ -1,0 +1,249 @@
+"""Packing from a URL and to a URL: the same bytes as from and into a folder."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from PIL import Image
+
+from lewel.cli.main import run
+from lewel.data.pack.urls import expanded, shown, without_secrets
+from lewel.data.sources.open import open_data
+from tests.data.pack.photos import make_photos, pack, smooth
+from tests.data.pack.test_write import content
+
+FLAGS = ("--size", "24", "--shard-images", "8", "--workers", "0")
+TEXTS = ("lewel-index.json", "lewel-samples.bin")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("data") / "photos")
+
+
+@pytest.fixture(scope="module")
+def packed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packs") / "shards"
+    assert pack(photos, out, *FLAGS) == 0
+    return out
+
+
+def assert_same_pack(one: Path, other: Path) -> None:
+    assert content(one) == content(other) and content(one)
+    for name in TEXTS:
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_url_as_target_gets_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "shards"
+    assert run(["pack", str(photos), f"file://{out}", *FLAGS]) == 0
+    assert_same_pack(out, packed)
+    assert run(["pack", "--check", f"file://{out}"]) == 0
+    assert len(open_data(f"file://{out}", image_size=16).unlabelled) == 30
+
+
+def test_a_url_as_source_gives_the_same_bytes(photos: Path, packed: Path, tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{photos}/", f"/{tmp_path.name}/photos/", recursive=True)
+    url = f"memory://{tmp_path.name}/photos"
+    assert run(["pack", url, str(tmp_path / "out"), *FLAGS]) == 0
+    assert_same_pack(tmp_path / "out", packed)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 5, 12, 14])
+def test_an_interrupted_upload_is_resumed(
+    photos: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    class Cut(BaseException):
+        pass
+
+    real, sent = LocalFileSystem.put_file, list[str]()
+
+    def put_file(self: Any, local: str, remote: str, **options: Any) -> None:
+        sent.append(os.path.basename(remote))
+        if len(sent) == cut + 1:
+            whole = Path(local).read_bytes()
+            Path(remote).write_bytes(whole[: len(whole) // 2])  # not atomic, as some are
+            raise Cut
+        real(self, local, remote, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", put_file)
+    out = tmp_path / "out"
+    words = ["pack", str(photos), f"file://{out}", *FLAGS]
+    with pytest.raises(Cut):
+        run(words)
+    if cut < 14:  # the last file is the index
+        assert not (out / "lewel-index.json").exists()
+    if cut == 0:
+        (out / "lewel-pack.json").unlink()  # half a manifest is refused, and named
+    elif cut == 14:
+        (out / "lewel-index.json").unlink()
+    again = len(sent)
+    assert run(words) == 0
+    assert_same_pack(out, packed)
+    assert sent[-1] == "lewel-index.json"
+    assert len(sent) - again == 15 - max(0, cut - 1) // 2 * 2  # finished shards are not sent again
+
+
+def test_a_killed_upload_is_resumed(photos: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    slow = (
+        "import sys, time; from lewel.data.pack import encoding; from lewel.cli.main import run; "
+        "real = encoding.encode\n"
+        "def encode(*a): time.sleep(0.02); return real(*a)\n"
+        "encoding.encode = encode; sys.exit(run(sys.argv[1:]))"
+    )
+    words = ["pack", str(photos), f"file://{out}", *FLAGS]
+    process = subprocess.Popen([sys.executable, "-c", slow, *words])
+    end = time.monotonic() + 180
+    while not (out / "records" / "train-000001.json").exists():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "lewel-index.json").exists()
+    assert run(words) == 0
+    assert_same_pack(out, packed)
+
+
+def test_a_damaged_shard_at_a_url_is_repaired(photos: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["pack", str(photos), f"file://{out}", *FLAGS]
+    assert run(words) == 0
+    whole = (out / "train-000002.tar").read_bytes()
+    (out / "train-000002.tar").write_bytes(whole[:600] + bytes(8) + whole[608:])
+    assert run(["pack", "--check", f"file://{out}"]) == 1
+    assert run(words) == 0
+    assert_same_pack(out, packed)
+
+
+def test_wrong_targets_are_one_message(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("x")
+    for target, message in (
+        (f"file://{mine}", "holds other files, no packed data"),
+        ("https://me:secret@127.0.0.1/shards", "cannot be written to by https"),
+        ("nosuch://me:secret@place/x", "is not supported by fsspec"),
+    ):
+        assert run(["pack", str(photos), target, *FLAGS]) == 2
+        said = capsys.readouterr().err
+        assert message in said and "secret" not in said and "Traceback" not in said
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    url = f"file://{photos}"
+    assert run(["pack", url, f"{url}/shards", *FLAGS]) == 2
+    assert "would become a part of it" in capsys.readouterr().err
+    assert run(["pack", f"file://{mine}", str(tmp_path / "q"), *FLAGS]) == 2
+    assert "holds no image: 1 files were listed" in capsys.readouterr().err
+    assert run(["pack", f"file://{tmp_path}/nothing", str(tmp_path / "q"), *FLAGS]) == 2
+    assert not (tmp_path / "q").exists()
+    out = f"file://{tmp_path}/other"
+    assert run(["pack", str(photos), out, *FLAGS]) == 0
+    assert run(["pack", str(photos), out, "--size", "20", "--workers", "0"]) == 2
+    assert "size was 24, is 20" in capsys.readouterr().err
+
+
+def test_annotations_at_a_url_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("images", "masks"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "data" / folder / "a.png")
+    assert run(["pack", f"file://{tmp_path}/data", str(tmp_path / "out")]) == 2
+    assert "packed from a folder only" in capsys.readouterr().err
+
+
+def write_tar(path: Path, first: int, count: int, labelled: bool = True, form: int = 1) -> None:
+    """A tar as WebDataset's own writer makes it, with a mask beside each image."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as tar:
+        for number in range(first, first + count):
+            picture = io.BytesIO()
+            Image.fromarray(smooth(number, 20, 24)).save(picture, "JPEG")
+            parts = {"seg.png": b"\x89PNG", "jpg": picture.getvalue(), "json": b"{}"}
+            if labelled:
+                parts["cls"] = str(number % 3).encode()
+            for kind, data in parts.items():
+                info = tarfile.TarInfo(f"a/{number:05d}.{kind}")
+                info.size, info.mtime = len(data), 1.5  # type: ignore[assignment]
+                tar.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_webdataset_tars_are_packed(tmp_path: Path, form: int) -> None:
+    data = tmp_path / "data"
+    for number in range(3):
+        write_tar(data / f"set-train-{number:02d}.tar", 10 * number, 10, form=form)
+    write_tar(data / "set-val-00.tar", 100, 6, form=form)
+    assert run(["pack", str(data), str(tmp_path / "local"), *FLAGS, "--keep"]) == 0
+    assert run(["pack", f"file://{data}", str(tmp_path / "url"), *FLAGS, "--keep"]) == 0
+    assert content(tmp_path / "local") == content(tmp_path / "url")
+    found = open_data(str(tmp_path / "local"), image_size=16)
+    assert found.val is not None and len(found.unlabelled) == 30 and len(found.val) == 6
+    assert found.unlabelled.classes == ("0", "1", "2")
+    for index in range(30):
+        name = found.unlabelled.describe(index)
+        number = int(Path(name).stem)
+        assert name == f"set-train-{number // 10:02d}.tar/a/{number:05d}.jpg"
+        assert found.unlabelled.labels is not None
+        assert found.unlabelled.labels[index] == number % 3
+    pattern = f"file://{data}/set-train-{{00..01}}.tar"
+    assert run(["pack", pattern, str(tmp_path / "two"), *FLAGS]) == 0
+    assert len(open_data(str(tmp_path / "two"), image_size=16).unlabelled) == 20
+    assert run(["pack", str(data / "set-val-00.tar"), str(tmp_path / "one"), *FLAGS]) == 0
+    assert len(open_data(str(tmp_path / "one"), image_size=16).unlabelled) == 6
+
+
+def test_tars_that_cannot_be_read_are_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    write_tar(data / "a.tar", 0, 4, labelled=False)
+    whole = (data / "a.tar").read_bytes()
+    out = str(tmp_path / "out")
+    for name, text in (("a.tar", whole[:3000]), ("a.tar", b"nothing"), ("a.tar", bytes(10240))):
+        (data / name).write_bytes(text)
+        assert run(["pack", str(data), out]) == 2
+        assert "a.tar" in (said := capsys.readouterr().err) or "holds no image" in said
+    assert run(["pack", str(data / "b-{0..2}.tar"), out]) == 2
+    assert "b-0.tar does not exist" in capsys.readouterr().err
+    (data / "a.tar").write_bytes(whole)
+    assert run(["pack", str(data), out, *FLAGS]) == 0
+    assert "without a .cls: they have no labels" in capsys.readouterr().out
+    assert not Path(tmp_path / "q").exists()
+
+
+def test_two_ranks_pack_tars_at_a_url_to_a_url_as_one_does(tmp_path: Path) -> None:
+    for number in range(3):
+        write_tar(tmp_path / "data" / f"{number}.tar", 10 * number, 10)
+    source = f"file://{tmp_path}/data"
+    assert run(["pack", source, str(tmp_path / "one"), *FLAGS]) == 0
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29653"]
+    target = f"file://{tmp_path}/two"
+    command = [sys.executable, *words, "-m", "lewel", "pack", source, target, *FLAGS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("packed 30 images") == 1
+    assert_same_pack(tmp_path / "two", tmp_path / "one")
+    manifests = [json.loads((tmp_path / n / "lewel-pack.json").read_text()) for n in ("one", "two")]
+    assert manifests[0] == manifests[1]
+
+
+def test_credentials_are_left_out() -> None:
+    url = "sftp://me:pass@host:22/data?key=abc"
+    assert shown(url) == "sftp://host:22/data"
+    assert without_secrets(f"no {url}, pass", url) == "no sftp://host:22/data, "
+    assert shown("photos/a@b?c") == "photos/a@b?c"
+    assert expanded("a-{08..10}-{x,y}.tar")[:3] == ["a-08-x.tar", "a-08-y.tar", "a-09-x.tar"]
