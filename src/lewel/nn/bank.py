@@ -10,7 +10,7 @@ from lewel.ops.ranks import from_rank_0
 
 
 class MemoryBank(nn.Module):
-    """Unit vectors (images, D), initialised randomly; `momentum` is how much an entry keeps."""
+    """Unit vectors (images, D), initialised randomly; an update keeps `momentum` of an entry."""
 
     entries: Tensor
 
@@ -23,7 +23,7 @@ class MemoryBank(nn.Module):
         """Similarities of unit queries (B, D) to their own entries (B,) and to others (B, K).
 
         The others are `many` draws from the bank, the same for all queries and ranks, or the whole
-        bank where it is not larger. The own entry is never among them: it counts as -inf.
+        bank where it is not larger. The own entry among them is masked by -inf.
         """
         drawn = torch.arange(len(self.entries), device=query.device)
         if many < len(drawn):

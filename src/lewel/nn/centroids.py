@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lewel.ops.clusters import concentrations, spherical_kmeans
 from lewel.ops.ranks import from_rank_0
 
-SMOOTHING = 10.0  # alpha of Eq. 12: phi of small clusters is not too large
+SMOOTHING = 10.0  # alpha of phi: keeps it from being too large for small clusters
 
 
 class Centroids(nn.Module):
@@ -61,7 +61,7 @@ class Centroids(nn.Module):
         """For each granularity, unit queries (B, D) of images (B,) against centroids, over phi.
 
         The own centroid (B,), and `many` others at most (B, r), drawn for all queries and ranks;
-        the own one among them counts as -inf.
+        the own one among them is masked by -inf.
         """
         out, start = [], 0
         for labels, count in zip(self.labels, self.counts, strict=True):
