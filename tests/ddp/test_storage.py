@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.pack.photos import make_photos, pack
+from tests.data.pack.photos import make_packed
 from tests.faults.storage import Faults, served
 from tests.faults.test_resume import assert_same_run
 from tests.running import start_process
@@ -15,10 +15,7 @@ FLAGS = ("--limit", "400", "--epochs", "1", "--batch-size", "16", "--optim.lr-ba
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("storage")
-    photos = make_photos(folder / "photos", train=400, val=6, side=20)
-    assert pack(photos, folder / "shards", "--keep", "--shard-images", "100") == 0
-    return folder / "shards"
+    return make_packed(tmp_path_factory.mktemp("storage"), train=400, val=6, shard_images=100)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source
 from lewel.errors import UserError
-from tests.data.pack.photos import make_photos, pack
+from tests.data.pack.photos import make_packed
 from tests.faults.storage import impatient
 
 moto = pytest.importorskip("moto.server")
@@ -26,10 +26,7 @@ BUCKET = "bucket"
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("s3")
-    photos = make_photos(folder / "photos", train=90, val=6, side=20)
-    assert pack(photos, folder / "shards", "--keep", "--shard-images", "40") == 0
-    return folder / "shards"
+    return make_packed(tmp_path_factory.mktemp("s3"), train=90, val=6, shard_images=40)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lewel.data.pack.storage import Storage
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source
-from tests.data.pack.photos import make_photos, pack
+from tests.data.pack.photos import make_packed
 from tests.faults.storage import Faults, impatient, served, without_cache
 from tests.faults.test_resume import assert_same_run
 from tests.running import metrics, start_process, tiny_run
@@ -31,10 +31,7 @@ OUTAGE = 40  # requests before an outage: in the middle of the run
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("storage")
-    photos = make_photos(folder / "photos", train=96, val=12, side=20)
-    assert pack(photos, folder / "shards", "--keep", "--shard-images", "40") == 0
-    return folder / "shards"
+    return make_packed(tmp_path_factory.mktemp("storage"), train=96, val=12, shard_images=40)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import torch
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_b import LewelB
 from tests.conftest import randomise_statistics
+from tests.methods.comparing import assert_trains_alike
 from tests.methods.making import make_method
 from tests.methods.reference import direction
 
@@ -87,20 +88,7 @@ def test_lewel_b_with_beta_0_is_byol_bit_for_bit() -> None:
     torch.manual_seed(3)
     byol = make_method(BYOL, **SIZES)
     assert ours.state_dict().keys() == byol.state_dict().keys()
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (ours, byol)]
-    for step in range(3):
-        images = views(4, torch.float32)
-        losses = []
-        for method, optimizer in zip((ours, byol), optimizers, strict=True):
-            out = method(images)
-            optimizer.zero_grad()
-            out.loss.backward()
-            optimizer.step()
-            method.after_step(step / 3, out.keys)
-            losses.append(out.loss)
-        assert torch.equal(*losses)
-    for one, other in zip(ours.state_dict().values(), byol.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
+    assert_trains_alike([ours, byol], lambda: views(4, torch.float32), 3)
 
 
 def test_nothing_unused_is_built() -> None:

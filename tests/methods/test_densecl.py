@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lewel.errors import UserError
 from lewel.methods.densecl import DenseCL
+from tests.methods.comparing import assert_equals_reference
 from tests.methods.making import cut_views, make_method
 from tests.methods.reference import mlp
 from tests.methods.test_byol_lewel_b import perturbed
@@ -58,10 +59,7 @@ def test_loss_and_gradient_equal_the_slow_reference(symmetric: bool, weight: flo
             features = twin.teacher.network.backbone(views[other])
         total = total + slow_direction(state, own, features, weight)
     total.backward()
-    assert abs(step.loss.item() - total.item()) < 1e-9
-    for (name, fast), slow in zip(method.named_parameters(), twin.parameters(), strict=True):
-        if fast.requires_grad:
-            assert torch.allclose(fast.grad, slow.grad, atol=1e-9, rtol=1e-9), name
+    assert_equals_reference(step, method, total, twin)
 
 
 def test_at_collapse_both_losses_are_log_1_plus_k() -> None:

@@ -10,6 +10,7 @@ from lewel.methods.lewel_m import LewelM
 from lewel.methods.moco_v2 import MoCoV2
 from lewel.nn.heads import Embeddings
 from lewel.nn.norm import normalise_in_groups
+from tests.methods.comparing import assert_equals_reference, assert_trains_alike
 from tests.methods.making import make_method
 from tests.methods.reference import embed
 from tests.methods.test_byol_lewel_b import perturbed, views
@@ -67,10 +68,7 @@ def test_loss_and_gradient_equal_the_slow_reference(beta: float | None, symmetri
             total = total + weight * sum(losses) / len(losses)
     total.backward()
 
-    assert abs(step.loss.item() - total.item()) < 1e-9
-    for (name, fast), slow in zip(method.named_parameters(), twin.parameters(), strict=True):
-        if fast.requires_grad:
-            assert torch.allclose(fast.grad, slow.grad, atol=1e-9, rtol=1e-9), name
+    assert_equals_reference(step, method, total, twin)
 
 
 def test_lewel_m_with_beta_0_is_moco_v2_bit_for_bit() -> None:
@@ -79,20 +77,7 @@ def test_lewel_m_with_beta_0_is_moco_v2_bit_for_bit() -> None:
     torch.manual_seed(3)
     moco = moco_v2(norm_groups=2)
     assert ours.state_dict().keys() == moco.state_dict().keys()
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (ours, moco)]
-    for step in range(3):
-        images, losses = views(4, torch.float32), []
-        for method, optimizer in zip((ours, moco), optimizers, strict=True):
-            torch.manual_seed(step)
-            out = method(images)
-            optimizer.zero_grad()
-            out.loss.backward()
-            optimizer.step()
-            method.after_step(step / 3, out.keys)
-            losses.append(out.loss)
-        assert torch.equal(*losses)
-    for one, other in zip(ours.state_dict().values(), moco.state_dict().values(), strict=True):
-        assert torch.equal(one, other)
+    assert_trains_alike([ours, moco], lambda: views(4, torch.float32), 3, seeded=True)
 
 
 def test_at_collapse_the_loss_is_log_1_plus_k() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from lewel.errors import UserError
 from lewel.methods.pcl import PCL, cluster_counts
 from lewel.nn.trainable import Epoch
+from tests.methods.comparing import assert_equals_reference
 from tests.methods.making import cut_views, make_method
 from tests.methods.reference import mlp
 from tests.methods.test_byol_lewel_b import perturbed
@@ -87,10 +88,7 @@ def test_loss_and_gradient_equal_the_slow_reference(
                 loss = -torch.log(scores[own] / sum(scores.values()))
                 total = total + loss / len(z) / 3
     total.backward()
-    assert abs(step.loss.item() - total.item()) < 1e-9
-    for (name, fast), slow in zip(method.named_parameters(), twin.parameters(), strict=True):
-        if fast.requires_grad:
-            assert torch.allclose(fast.grad, slow.grad, atol=1e-9, rtol=1e-9), name
+    assert_equals_reference(step, method, total, twin)
 
 
 def test_in_the_first_epochs_it_is_moco_alone() -> None:

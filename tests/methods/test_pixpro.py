@@ -9,6 +9,7 @@ from torch import Tensor
 from lewel.errors import UserError
 from lewel.methods.pixpro import PixPro
 from lewel.nn.views import Views, whole_views
+from tests.methods.comparing import assert_equals_reference
 from tests.methods.making import cut_views, make_method
 from tests.methods.reference import mlp, mse
 from tests.methods.test_byol_lewel_b import perturbed
@@ -82,10 +83,7 @@ def test_loss_and_gradient_equal_the_slow_reference(weight: float, distance: flo
     assert step.logs["pairs"] > 0
     slow = slow_loss(twin, views, weight)
     slow.backward()
-    assert abs(step.loss.item() - slow.item()) < 1e-9
-    for (name, fast), other in zip(method.named_parameters(), twin.parameters(), strict=True):
-        if fast.requires_grad:
-            assert torch.allclose(fast.grad, other.grad, atol=1e-9, rtol=1e-9), name
+    assert_equals_reference(step, method, slow, twin)
 
 
 def test_identical_views_of_equal_networks_agree_more_than_different_ones() -> None:

@@ -13,6 +13,7 @@ from lewel.methods.resim import ReSim
 from lewel.nn.backbone import Backbone
 from lewel.nn.views import Views, whole_views
 from lewel.ops.windows import WINDOWS
+from tests.methods.comparing import assert_equals_reference
 from tests.methods.making import cut_views, make_method
 from tests.methods.reference import mlp
 from tests.methods.test_byol_lewel_b import perturbed
@@ -105,10 +106,7 @@ def test_loss_and_gradient_equal_the_slow_reference(levels: str, symmetric: bool
     slow = slow_loss(twin, views, 0, 1)
     slow = slow + slow_loss(twin, views, 1, 0) if symmetric else slow
     slow.backward()
-    assert abs(step.loss.item() - slow.item()) < 1e-9
-    for (name, fast), other in zip(method.named_parameters(), twin.parameters(), strict=True):
-        if fast.requires_grad:
-            assert torch.allclose(fast.grad, other.grad, atol=1e-9, rtol=1e-9), name
+    assert_equals_reference(step, method, slow, twin)
 
 
 def test_at_collapse_the_region_loss_is_log_1_plus_negatives() -> None:

@@ -23,7 +23,7 @@ def small_size(config: PretrainConfig) -> int:
 
 
 def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
-    """Sizes that do not go together are a mistake of the user's, said before anything runs."""
+    """Raise UserError for sizes that do not go together, before anything runs."""
     head, groups = config.head, config.head.groups
     settings = taken(find_method(config.method))
     aligned = "head.aligned_weight" in settings and head.aligned_weight > 0

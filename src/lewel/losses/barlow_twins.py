@@ -19,11 +19,11 @@ def cross_correlation(one: Tensor, two: Tensor) -> Tensor:
             F.batch_norm(gather_with_gradient(precise(rows)), None, None, training=True)
             for rows in (one, two)
         ]
-        return normalised[0].T @ normalised[1] / len(normalised[0])
+        return normalised[0].T @ normalised[1] / len(normalised[0])  # C of Barlow Twins
 
 
 def redundancy(correlation: Tensor, off_diagonal_weight: float) -> Tensor:
     """sum_i (1 - C_ii)^2 + lambda sum_i sum_{j != i} C_ij^2 of a matrix (D, D) -> scalar."""
     diagonal = correlation.diagonal()
     others = correlation.square().sum() - diagonal.square().sum()
-    return (1 - diagonal).square().sum() + off_diagonal_weight * others
+    return (1 - diagonal).square().sum() + off_diagonal_weight * others  # L_BT

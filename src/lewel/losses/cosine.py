@@ -21,7 +21,7 @@ def negative_cosine(prediction: Tensor, target: Tensor) -> Tensor:
 
     (..., D), (..., D) -> scalar. Float32 under autocast.
     """
-    return -similarity(prediction, target).mean()  # Eq. 1 of SimSiam
+    return -similarity(prediction, target).mean()  # D of SimSiam
 
 
 def similarity(prediction: Tensor, target: Tensor) -> Tensor:
@@ -40,4 +40,4 @@ def paired_cosine(prediction: Tensor, target: Tensor, pairs: Tensor) -> Tensor:
     with torch.autocast(prediction.device.type, enabled=False):
         cosines = unit(prediction) @ unit(target).detach().mT  # (B, N, M)
         total = (cosines * pairs).sum((1, 2))
-        return -2 * (total / pairs.sum((1, 2)).clamp_min(1)).mean()
+        return -2 * (total / pairs.sum((1, 2)).clamp_min(1)).mean()  # L_PixPro

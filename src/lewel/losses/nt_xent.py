@@ -25,4 +25,4 @@ def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
     same_image = own_rows(others.shape[1], one.device)[None, :, None, None, :, None]
     negative = similarity.masked_fill(same_image, -torch.inf)
     rows = negative.flatten(3).flatten(0, 2)
-    return info_nce(positive.flatten(), rows, temperature)  # Eq. 1 of SimCLR
+    return info_nce(positive.flatten(), rows, temperature)  # NT-Xent of SimCLR

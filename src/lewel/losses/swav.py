@@ -22,5 +22,5 @@ def swapped_prediction(
         for number, code in enumerate(codes):
             for other, log in enumerate(logs):
                 if other != number:
-                    losses.append(-(code * log).sum(1).mean())  # Eq. 2 of SwAV
+                    losses.append(-(code * log).sum(1).mean())  # l(z, q)
         return torch.stack(losses).mean()

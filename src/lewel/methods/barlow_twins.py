@@ -24,8 +24,8 @@ SIZES = BarlowHead(dim=8192, hidden=8192)
 class BarlowTwins(Method):
     """One network with backbone and projector; no teacher, no predictor and no negatives.
 
-    `options.off_diagonal_weight` is lambda. Biases and norms have `options.bias_lr_scale` times
-    the learning rate of the weights.
+    The loss is L_BT of the cross-correlation C; `options.off_diagonal_weight` is lambda. Biases and
+    norms have `options.bias_lr_scale` times the learning rate of the weights.
     """
 
     about = About(
@@ -51,8 +51,8 @@ class BarlowTwins(Method):
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of their cross-correlation over the global batch."""
         one, two = (self.student(view).pooled for view in views)
-        correlation = cross_correlation(one, two)  # Eq. 2 of Barlow Twins
-        loss = redundancy(correlation, self.off_diagonal_weight)  # Eq. 1 of Barlow Twins
+        correlation = cross_correlation(one, two)  # C
+        loss = redundancy(correlation, self.off_diagonal_weight)  # L_BT
         return Step(loss, {"embedding_std": embedding_std(one)})
 
     def groups(self) -> list[Group]:

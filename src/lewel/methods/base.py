@@ -38,7 +38,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class About(NamedTuple):
-    """A method by its names; it stands in the method's own file."""
+    """The names of a method and the crops that it takes, written in the method's own file."""
 
     name: str  # of its file, and what --method takes
     title: str  # as papers write it

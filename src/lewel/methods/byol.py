@@ -33,7 +33,7 @@ class BYOL(Method):
         self.predict = head.mlp(head.dim, head.dim)
 
     def forward(self, views: Views) -> Step:
-        """Two views (B, 3, S, S) -> the loss in both directions, summed."""
+        """Two views (B, 3, S, S) -> the loss in both directions, summed: L + L~ of the paper."""
         target1, target2 = self.teacher(*views)
         one, two = (self.student(view) for view in views)
         loss = normalised_mse(self.predict(one.pooled), target2.pooled) + normalised_mse(

@@ -1,7 +1,7 @@
 """DenseCL: MoCo v2, and InfoNCE at every location against the most similar one of the other view.
 
 Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training, CVPR 2021, in the
-order of its section 3. In LEWEL's terms its maps are one-hot, by the likeness of features.
+order of its section 3. In LEWEL's terms its maps are one-hot, by the similarity of features.
 """
 
 import torch
@@ -22,7 +22,7 @@ from lewel.ops.ranks import gather
 
 
 class DenseCL(Method):
-    """L = (1 - lambda) L_q + lambda L_r, lambda is `dense_weight`.
+    """L = (1 - lambda) L_q + lambda L_r, the global and the dense loss; lambda is `dense_weight`.
 
     Student and teacher have backbone f, a global projector and one for each location. Two queues
     hold the teacher's global keys and the mean over the locations of its dense keys.
@@ -67,10 +67,10 @@ class DenseCL(Method):
         student = self.student(view)
         query, key = unit(student.pooled), unit(target.pooled)
         similarities = self.queue.similarities(query, key)
-        loss_global = info_nce(*similarities, self.temperature)  # Eq. 1 of DenseCL
+        loss_global = info_nce(*similarities, self.temperature)  # L_q
         loss_dense = self.dense_loss(student, target)
         weight = self.dense_weight
-        loss = (1 - weight) * loss_global + weight * loss_dense  # Eq. 3 of DenseCL
+        loss = (1 - weight) * loss_global + weight * loss_dense  # L
         parts = {"loss_global": loss_global.detach(), "loss_dense": loss_dense.detach()}
         assert target.aligned is not None
         keys = torch.cat([key, unit(target.aligned.mean(1))], 1)  # (B, 2 D), for the two queues
@@ -79,11 +79,11 @@ class DenseCL(Method):
     def dense_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """L_r: location i of the query against location c_i of the key, and the dense queue."""
         assert view.aligned is not None and target.aligned is not None
-        matched = most_similar(view.features[0], target.features[0])  # Eq. 4 of DenseCL
+        matched = most_similar(view.features[0], target.features[0])  # c_i
         query = unit(view.aligned).flatten(0, 1)
         key = at_locations(unit(target.aligned), matched).flatten(0, 1)
         similarities = self.dense_queue.similarities(query, key)
-        return info_nce(*similarities, self.temperature)  # Eq. 2 of DenseCL
+        return info_nce(*similarities, self.temperature)  # L_r
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

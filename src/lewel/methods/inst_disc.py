@@ -1,4 +1,4 @@
-"""InstDisc (NPID): every image is its own class, told from others by a memory bank.
+"""InstDisc (NPID): every image is a class of its own; its weight vector is in a memory bank.
 
 Wu et al., Unsupervised Feature Learning via Non-Parametric Instance Discrimination, CVPR 2018, in
 the order of its section 3.
@@ -66,7 +66,7 @@ class InstDisc(Method):
         """One view (B, 3, S, S) -> the loss of its embedding against the bank."""
         embedding = unit(self.student(views[0]).pooled)
         similarities = self.bank.similarities(embedding, views.indices, self.negatives)
-        loss = info_nce(*similarities, self.temperature)  # Eq. 2 of InstDisc
+        loss = info_nce(*similarities, self.temperature)  # the non-parametric softmax
         logs = {"embedding_std": embedding_std(embedding)}
         return Step(loss, logs, (gather(views.indices), gather(embedding)))
 

@@ -21,7 +21,7 @@ from lewel.nn.queue import TemperatureSpec
 class LewelSwAV(SwAV):
     """L = (1 - beta) L_g + beta L_a (LEWEL's Eq. 3), each SwAV's swapped prediction.
 
-    The same prototypes assign the global and the aligned embeddings. The codes of the aligned ones
+    Global and aligned embeddings are assigned to the same prototypes. The codes of the aligned ones
     are balanced over the d/h embeddings of all images of the global batch, without a queue. With
     beta = 0 nothing of the aligned part is built, which is SwAV.
     """

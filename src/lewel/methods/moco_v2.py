@@ -1,4 +1,4 @@
-"""MoCo v2, the baseline of LEWEL_M: tell a view's partner from a queue of other images."""
+"""MoCo v2, the baseline of LEWEL_M: contrast an image's two views with a queue of other images."""
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ class MoCoV2(Method):
     """Student and teacher have backbone f and projector g; the queue holds the teacher's keys.
 
     `contrast.norm_groups` is ShuffleBN: batch statistics in so many groups of the global batch (one
-    a rank at least), which the teacher sees in another order. That prevents information leaking
+    a rank at least), with the teacher's batch in another order. That prevents information leaking
     through batch statistics.
     """
 
@@ -51,7 +51,7 @@ class MoCoV2(Method):
         """One direction: the student's view against the teacher's other view and the queue."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)
-        loss = info_nce(*self.queue.similarities(query, key), self.temperature)
+        loss = info_nce(*self.queue.similarities(query, key), self.temperature)  # L_q
         return Step(loss, std_logs(query, key), gather(key))
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:

@@ -32,7 +32,8 @@ class PCL(Method):
 
     Before each epoch, after the first `warmup` ones, the teacher's embeddings of all images are
     clustered. `clusters` is the number of the coarsest granularity; by default the paper's 25,000
-    on ImageNet, fewer for fewer images. A centroid is told from `contrast.queue` others at most.
+    on ImageNet, fewer for fewer images. The negatives of a centroid are at most `contrast.queue`
+    others.
     """
 
     about = About(
@@ -90,11 +91,11 @@ class PCL(Method):
         query, key = unit(self.student(view).pooled), unit(target.pooled)
         loss_instance = info_nce(*self.queue.similarities(query, key), self.temperature)
         against = self.prototypes.similarities(query, indices, self.negatives)
-        losses = [info_nce(*pair, 1.0) for pair in against]  # each centroid has its phi
+        losses = [info_nce(*pair, 1.0) for pair in against]  # they are divided by phi already
         loss_proto = torch.stack(losses).mean() * self.prototypes.fitted
         parts = {"loss_instance": loss_instance.detach(), "loss_proto": loss_proto.detach()}
         logs = std_logs(query, key) | parts
-        return Step(loss_instance + loss_proto, logs, gather(key))  # Eq. 11 of PCL
+        return Step(loss_instance + loss_proto, logs, gather(key))  # ProtoNCE
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

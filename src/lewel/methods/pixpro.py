@@ -52,10 +52,9 @@ class PixPro(Method):
                 f"--options.instance_weight is {instance_weight}, but expected a number from 0 on."
             )
         self.distance, self.instance_weight = distance, instance_weight
-        instance = LocationHead(backbone.channels, head, instance_weight > 0)
-        self.student = Encoder(backbone, instance)
+        self.student = Encoder(backbone, LocationHead(backbone.channels, head, instance_weight > 0))
         self.teacher = Teacher(self.student, teacher)
-        self.propagate = Propagation(head.dim, sharpness)  # Eq. 3 and 4 of PixPro
+        self.propagate = Propagation(head.dim, sharpness)  # y_i, by the similarities s
         if instance_weight > 0:
             self.predict = head.mlp(head.dim, head.dim)
 
@@ -70,19 +69,19 @@ class PixPro(Method):
         if self.instance_weight > 0:
             instance = self.instance_loss(one, target2) + self.instance_loss(two, target1)
             logs["loss_instance"] = instance.detach()
-            loss = loss + self.instance_weight * instance  # Eq. 6 of PixPro
+            loss = loss + self.instance_weight * instance  # L = L_PixPro + alpha L_inst
         return Step(loss, logs)
 
     def pairs(self, views: Views, embeddings: Embeddings) -> Tensor:
         """A(i, j): which locations of the two views are close in the image, bool (B, N, N)."""
         assert embeddings.aligned is not None
         side = math.isqrt(embeddings.aligned.shape[1])
-        return pairs_by_place(views.boxes, views.flips, side, self.distance)  # Eq. 1 of PixPro
+        return pairs_by_place(views.boxes, views.flips, side, self.distance)  # A(i, j)
 
     def pixel_loss(self, view: Embeddings, target: Embeddings, pairs: Tensor) -> Tensor:
         """L_PixPro of one direction: -2 cos(y_i, x'_j), the mean over an image's pairs."""
         assert view.aligned is not None and target.aligned is not None
-        return paired_cosine(self.propagate(view.aligned), target.aligned, pairs)  # Eq. 5 of PixPro
+        return paired_cosine(self.propagate(view.aligned), target.aligned, pairs)  # L_PixPro
 
     def instance_loss(self, view: Embeddings, target: Embeddings) -> Tensor:
         """BYOL's loss of the pooled embeddings."""

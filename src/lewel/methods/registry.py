@@ -1,6 +1,6 @@
 """The methods there are: the files of this folder, and entry points of other packages.
 
-Names are known without an import of torch, so that `lewel --help` answers at once.
+Names are known without an import of torch, so that `lewel --help` is fast.
 """
 
 from contextlib import suppress

@@ -72,12 +72,12 @@ class ReSim(Method):
 
     def contrast(self, views: Views, view: int, other: int) -> Step:
         """One direction: the student's view against the teacher's other view."""
-        # Both are flipped alike, as the first: a region looks the same in both but for its scale.
+        # The other view is flipped as the first, so that a region differs in its scale only.
         apart = (views.flips[view] != views.flips[other])[:, None, None, None]
         (target,) = self.teacher(torch.where(apart, views[other].flip(3), views[other]))
         student = self.student(views[view])
         query, key = unit(student.pooled), unit(target.pooled)
-        loss = info_nce(*self.queue.similarities(query, key), self.temperature)
+        loss = info_nce(*self.queue.similarities(query, key), self.temperature)  # L_global
         logs = std_logs(query, key) | {"loss_global": loss.detach()}
         places = (views.boxes[view], views.boxes[other]), (views.flips[view],) * 2
         maps = zip(student.features, target.features, strict=True)

@@ -1,4 +1,4 @@
-"""SimCLR: tell an image's other view from all other views of the batch."""
+"""SimCLR: contrast an image's two views with the views of all other images of the batch."""
 
 from lewel.losses.nt_xent import nt_xent
 from lewel.methods.base import About, Method, Step, Views, embedding_std

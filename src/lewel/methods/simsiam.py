@@ -51,7 +51,7 @@ class SimSiam(Method):
         one, two = (self.student(view).pooled for view in views)
         loss = (
             negative_cosine(self.predict(one), two) + negative_cosine(self.predict(two), one)
-        ) / 2  # Eq. 4 of SimSiam
+        ) / 2  # the symmetrised loss, with stop-gradient
         return Step(loss, {"embedding_std": embedding_std(one)})
 
     def groups(self) -> list[Group]:

@@ -80,10 +80,10 @@ class SwAV(Method):
         scores = [self.prototypes(crop) for crop in crops]
         large = zip(scores[:2], earlier, strict=True)
         codes = [self.prototypes.codes(score, keys) for score, keys in large]
-        return swapped_prediction(scores, codes, self.temperature)  # Eq. 6 of SwAV
+        return swapped_prediction(scores, codes, self.temperature)  # the multi-crop loss
 
     def earlier(self) -> Earlier:
-        """This rank's share of the queue of each large crop, where it is used."""
+        """This rank's part of the queue of each large crop, where it is used."""
         if not self.uses_queue:
             return None, None
         one, two = (local_chunk(queue.keys) for queue in self.queues if isinstance(queue, Queue))
@@ -102,14 +102,14 @@ class SwAV(Method):
 
     def before_epoch(self, epoch: Epoch) -> None:
         self.epoch.fill_(epoch.number)
-        self.look_at_epoch()
+        self.set_uses_queue()
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        self.look_at_epoch()
+        self.set_uses_queue()
 
-    def look_at_epoch(self) -> None:
-        """Use the queue from its epoch on; read once, as a GPU would have to be awaited."""
+    def set_uses_queue(self) -> None:
+        """Use the queue from its epoch on; once an epoch, as reading a buffer waits for the GPU."""
         self.uses_queue = len(self.queues) > 0 and int(self.epoch) >= self.queue_from_epoch
 
     def groups(self) -> list[Group]:

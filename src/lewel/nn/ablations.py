@@ -32,7 +32,7 @@ class UncoupledHead(CoupledHead):
         return Embeddings(pooled, aligned, maps)
 
     def make_maps(self, features: Tensor) -> Tensor:
-        """The maps (B, D, N); uniform maps are only h, which give one representation."""
+        """The maps (B, D, N); uniform ones (B, h, N), which give one representation."""
         if self.spec.maps == "separate":
             return self.to_maps(self.project_maps(features))
         if self.spec.maps == "random":

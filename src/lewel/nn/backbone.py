@@ -160,7 +160,7 @@ def grid_tokens(features: Tensor) -> Tensor:
 
 
 FORMATS = ("torchvision", "timm", "hub", "detectron2", "mmseg", "onnx", "torch-export")
-GRAPHS = ("onnx", "torch-export")  # contain the network itself, so any will do
+GRAPHS = ("onnx", "torch-export")  # contain the network itself, so any can be exported
 
 
 def exports_of(name: str, stem: Stem, width: int) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def obstacle(to: str, name: str, stem: Stem, width: int) -> str | None:
     """Why another project cannot build a backbone; None where it can."""
     if to in GRAPHS:
         return None
-    to = "timm" if to == "hub" else to  # which builds the models of hubs
+    to = "timm" if to == "hub" else to  # timm builds the models of hubs
     if name.startswith("timm/"):
         return None if to == "timm" else f"{to} has no {name}"
     if stem != "imagenet":

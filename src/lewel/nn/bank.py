@@ -11,7 +11,7 @@ from lewel.ops.ranks import from_rank_0
 
 
 class MemoryBank(RowBuffers):
-    """Unit vectors (images, D), initialised randomly; `momentum` is how much an entry keeps."""
+    """Unit vectors (images, D), initialised randomly; an update keeps `momentum` of an entry."""
 
     large = ("entries",)
     entries: Tensor
@@ -25,7 +25,7 @@ class MemoryBank(RowBuffers):
         """Similarities of unit queries (B, D) to their own entries (B,) and to others (B, K).
 
         The others are `many` draws from the bank, the same for all queries and ranks, or the whole
-        bank where it is not larger. The own entry is never among them: it counts as -inf.
+        bank where it is not larger. The own entry among them is masked by -inf.
         """
         drawn = torch.arange(len(self.entries), device=query.device)
         if many < len(drawn):

@@ -9,7 +9,7 @@ from lewel.nn.rows import RowBuffers
 from lewel.ops.clusters import concentrations, spherical_kmeans
 from lewel.ops.ranks import from_rank_0
 
-SMOOTHING = 10.0  # alpha of Eq. 12: phi of small clusters is not too large
+SMOOTHING = 10.0  # alpha of phi: keeps it from being too large for small clusters
 
 
 class Centroids(RowBuffers):
@@ -63,7 +63,7 @@ class Centroids(RowBuffers):
         """For each granularity, unit queries (B, D) of images (B,) against centroids, over phi.
 
         The own centroid (B,), and `many` others at most (B, r), drawn for all queries and ranks;
-        the own one among them counts as -inf.
+        the own one among them is masked by -inf.
         """
         out, start = [], 0
         for labels, count in zip(self.labels, self.counts, strict=True):

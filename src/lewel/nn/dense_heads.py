@@ -45,7 +45,7 @@ class LocationHead(nn.Module):
 
 
 class Propagation(nn.Module):
-    """PixPro's pixel propagation: every location becomes a sum over the locations like it.
+    """PixPro's pixel propagation: every location becomes a sum over similar ones.
 
     Embeddings (B, N, D) -> (B, N, D). The weights are a self-similarity map (B, N, N), positive
     cosine similarities raised to a power; the values come from one linear layer, normalised.

@@ -53,7 +53,7 @@ class HeadSpec:
         return MLP(inputs, self.hidden, outputs, self.norm == "batch")
 
     def projector(self, inputs: int, outputs: int) -> MLP | DeepMLP:
-        """A projector; of two layers but where a method's own HeadSpec makes another."""
+        """A projector of two layers, unless a method's own HeadSpec overrides it."""
         return self.mlp(inputs, outputs)
 
 

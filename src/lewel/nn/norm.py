@@ -104,7 +104,7 @@ class Order:
     """The order of samples inside a backbone: in training its groups alternate.
 
     Its images are reordered once, and so are the features that it returns; then a group costs no
-    copy in any norm. Channels_last images stay as they are: there it would.
+    copy in any norm. Channels_last images are not reordered, because there it would cost one.
     """
 
     def __init__(self, groups: int) -> None:

@@ -22,7 +22,7 @@ class Views:
         total: int,
     ) -> None:
         self.crops = list(crops)  # float32 (B, 3, S, S) each; small crops have a smaller S
-        self.boxes = list(boxes)  # float32 (B, 4) each: top, left, height, width of the image's 1
+        self.boxes = list(boxes)  # float32 (B, 4) each: top, left, height, width from 0 to 1
         self.flips = list(flips)  # bool (B,) each
         self.indices = indices  # int64 (B,), of the images in the data
         self.total = total  # images in the data

@@ -11,8 +11,6 @@ from torch import Tensor
 from lewel.ops.ranks import gather_parts, own_part, sum_over_ranks
 
 _SIMILARITIES = 1 << 24  # of points to centroids that are computed at once: 64 MB in float32
-
-
 SAME = 1e-6  # relative difference of sums of similarities that rounding may cause
 
 
@@ -34,8 +32,8 @@ def spherical_kmeans(
     """The best of several k-means by cosine similarity: unit vectors (n, D) -> k clusters.
 
     Each restart begins with k of the points, drawn by the seed. An empty cluster moves to the point
-    that is least like its centroid. All ranks give the same points; each assigns its part of them.
-    `advance` is called after each iteration.
+    that is least similar to its centroid. All ranks give the same points; each assigns its part of
+    them. `advance` is called after each iteration.
     """
     draw = torch.Generator().manual_seed(seed)
     best, highest = None, -math.inf
@@ -64,7 +62,7 @@ def _assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _means(points: Tensor, labels: Tensor, similarity: Tensor, before: Tensor) -> Tensor:
-    """The centroids (k, D) of labelled points; those of empty clusters are points far from all."""
+    """The centroids (k, D) of labelled points; an empty cluster gets a point far from its own."""
     sums = torch.zeros_like(before).index_add_(0, own_part(labels), own_part(points))
     centroids = F.normalize(sum_over_ranks(sums), dim=1)
     empty = (torch.bincount(labels, minlength=len(before)) == 0).nonzero()[:, 0]
@@ -84,7 +82,7 @@ def concentrations(points: Tensor, found: Clusters, smoothing: float, mean: floa
     distance = torch.cat([(part - found.centroids[to]).norm(dim=1) for part, to in pairs])
     count = torch.bincount(found.labels, minlength=len(found.centroids))
     total = distance.new_zeros(len(count)).index_add_(0, found.labels, distance)
-    phi = total / count.clamp_min(1) / (count + smoothing).to(total).log()  # Eq. 12 of PCL
+    phi = total / count.clamp_min(1) / (count + smoothing).to(total).log()  # phi of PCL
     phi = torch.where(count > 1, phi, phi.max())
     low, high = torch.quantile(phi.double(), phi.new_tensor([0.1, 0.9], dtype=torch.float64))
     phi = phi.clamp(low, high)

@@ -13,7 +13,7 @@ DISTANCE = 0.7  # PixPro's, of the centres of a pair in diagonals of a location
 
 @torch.no_grad()
 def most_similar(one: Tensor, two: Tensor) -> Tensor:
-    """For each location of a view the location of the other whose features are most alike.
+    """For each location of a view the location of the other whose features are most similar.
 
     Features (B, N, C), (B, M, C) -> indices (B, N), by cosine similarity.
     """

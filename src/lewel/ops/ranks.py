@@ -10,8 +10,8 @@ from torch import Tensor
 
 Item = TypeVar("Item")
 
-MEETING = 0.5  # seconds between two looks for the other ranks
-BEAT = 20.0  # seconds between two signs of life of rank 0, far below any collective's timeout
+MEETING = 0.5  # seconds between two checks for the other ranks
+BEAT = 20.0  # seconds between two messages of rank 0, far below any collective's timeout
 
 
 def ranks() -> int:

@@ -17,5 +17,5 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     codes = ((precise(scores) - 1) / epsilon).exp()  # at most 1: no exponential overflows
     for _ in range(iterations):
         codes = codes / mean_over_ranks(codes.sum(0))
-        codes = codes / codes.sum(1, keepdim=True)  # Eq. 5 of SwAV
+        codes = codes / codes.sum(1, keepdim=True)  # Q* of SwAV, in the end
     return codes

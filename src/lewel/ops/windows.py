@@ -67,5 +67,5 @@ def averaged_windows(features: Tensor, window: float, stride: float) -> Tensor:
     """
     features = precise(features)
     side = features.shape[-1]
-    kernel, step = (max(1, min(side, round(share * side))) for share in (window, stride))
+    kernel, step = (max(1, min(side, round(part * side))) for part in (window, stride))
     return F.avg_pool2d(features, kernel, step).flatten(2).transpose(1, 2)

@@ -31,3 +31,10 @@ def pack(source: Path | str, out: Path, *flags: str) -> int:
     """Run `lewel pack` in this process; returns the exit code."""
     flags = flags if "--workers" in flags else (*flags, "--workers", "0")
     return run(["pack", str(source), str(out), *flags])
+
+
+def make_packed(folder: Path, train: int, val: int, shard_images: int) -> Path:
+    """Small photos, packed as they are -> the folder of shards."""
+    photos = make_photos(folder / "photos", train=train, val=val, side=20)
+    assert pack(photos, folder / "shards", "--keep", "--shard-images", str(shard_images)) == 0
+    return folder / "shards"
