@@ -5,7 +5,7 @@ from torch import Tensor
 from lewel.errors import UserError
 from lewel.methods.base import About, Count, Positive, Step, Views, Whole, embedding_std, weighted
 from lewel.methods.swav import SwAV
-from lewel.nn.ablations import lewel_head
+from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Encoder
 from lewel.nn.queue import TemperatureSpec
@@ -26,6 +26,7 @@ class LewelSwAV(SwAV):
         paper="Huang et al., Learning Where to Learn, CVPR 2022, on SwAV",
         counterpart="swav",
         small_crops=True,
+        in_batch=True,
     )
 
     def __init__(
@@ -62,7 +63,8 @@ class LewelSwAV(SwAV):
 
     def forward(self, views: Views) -> Step:
         """Two large crops and any number of small ones, (B, 3, S, S) each -> the loss."""
-        crops = [self.student(view) for view in views]
+        given = {view.shape[-1]: random_maps(self.student, view) for view in views}  # one a size
+        crops = [self.student(view, given[view.shape[-1]]) for view in views]
         losses: dict[str, Tensor] = {}
         if self.beta > 0:
             losses["loss_aligned"] = self.swap([crop.aligned.flatten(0, 1) for crop in crops])
