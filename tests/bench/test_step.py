@@ -13,7 +13,7 @@ from lewel.bench.lightly_steps import LIGHTLY, LightlyBYOL, LightlyDenseCL, Ligh
 from lewel.bench.machine import describe_machine
 from lewel.bench.memory import peak_bytes
 from lewel.bench.output import put_section
-from lewel.bench.step import _in_new_process
+from lewel.bench.step import _choose, _in_new_process
 from lewel.bench.steps import BOUND, BackboneStep, OurStep, new_method
 from lewel.bench.workload import Workload
 from lewel.cli.main import run
@@ -21,7 +21,7 @@ from lewel.errors import RunError
 from lewel.methods.base import Method
 from lewel.methods.byol import BYOL
 from lewel.methods.moco_v2 import MoCoV2
-from lewel.methods.registry import all_methods
+from lewel.methods.registry import all_methods, find_method, method_names
 
 CPU = torch.device("cpu")
 TINY = Workload(
@@ -65,6 +65,11 @@ def test_json_has_every_entry(written: Path) -> None:
     parts = result["breakdown"]["LEWEL_B"]
     assert set(parts) >= {"decode wait", "augment", "backbone", "heads", "loss", "backward"}
     assert all(seconds > 0 for seconds in parts.values())
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_only_knows_every_method_by_its_name(name: str) -> None:
+    assert list(_choose(Workload(), [name])) == [find_method(name).about.title]
 
 
 def test_plot_and_table_are_written(written: Path) -> None:

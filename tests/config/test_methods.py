@@ -8,6 +8,7 @@ import yaml
 
 from lewel.config import methods
 from lewel.config.configure import configure
+from lewel.config.identity import differences
 from lewel.config.methods import arguments, as_recipe, own_options, taken, typed_options
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import list_recipes, read_recipe
@@ -15,6 +16,7 @@ from lewel.config.resolve import resolve
 from lewel.errors import UserError
 from lewel.methods.byol import BYOL
 from lewel.methods.lewel_m import LewelM
+from lewel.methods.registry import find_method, method_names
 from lewel.nn.backbone import Backbone
 
 
@@ -104,6 +106,22 @@ def test_c_follows_d_unless_given() -> None:
     assert configure("scenes", recipe, {}).head.aligned_dim == 128
     assert resolve({}, {"head": {"dim": 64}}).head.aligned_dim == 64
     assert resolve({}, {"head": {"dim": 64, "aligned_dim": 32}}).head.aligned_dim == 32
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_the_paper_recipe_of_every_method_is_its_authors(name: str) -> None:
+    shipped = [f"imagenet_{name}_{epochs}ep" for epochs in (100, 200)]
+    recipe = next(one for one in shipped if one in list_recipes())
+    config = configure("scenes", "paper", {"method": name})
+    wanted = configure("scenes", recipe, {"precision": "auto"})
+    assert differences(wanted, config) == []
+    if "contrast.queue" in taken(find_method(name)) and name != "pcl":  # it states its own
+        assert arguments(config, images=1000)["contrast"].queue == 250
+
+
+def test_the_first_pcl_has_the_steps_of_its_paper() -> None:
+    assert configure("scenes", "imagenet_pcl_v1_200ep", {}).optim.schedule == "steps"
+    assert configure("scenes", "imagenet_pcl_200ep", {}).optim.schedule == "cosine"
 
 
 def test_the_queue_is_a_quarter_of_few_images() -> None:

@@ -15,7 +15,7 @@ from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Source
 from lewel.errors import UserError
-from tests.data.pack.photos import make_packed
+from tests.data.pack.photos import make_packed, make_photos, pack
 from tests.faults.storage import impatient
 
 moto = pytest.importorskip("moto.server")

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from lewel.config.build import build_method
+from lewel.config.configure import configure
 from lewel.config.resolve import resolve
+from lewel.config.sizes import crop_sizes
 from lewel.errors import UserError
 from lewel.interop.backbones import build_backbone
 from lewel.losses.barlow_twins import cross_correlation, redundancy
@@ -23,6 +25,7 @@ from lewel.methods.lewel_swav import LewelSwAV
 from lewel.methods.simclr import SimCLR
 from lewel.methods.simsiam import SimSiam
 from lewel.methods.swav import SwAV
+from lewel.nn.heads import Encoder
 from lewel.nn.trainable import Epoch
 from lewel.nn.views import whole_views
 from lewel.ops.precision import unit
@@ -156,6 +159,21 @@ def test_random_maps_train_too(base: type[Method]) -> None:
     assert step.loss.isfinite()
 
 
+def test_random_maps_of_swav_are_the_same_for_crops_of_one_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method, seen, real = make(SwAV, 0.5, maps="random").train(), list[Tensor](), Encoder.forward
+
+    def spy(self: Encoder, images: Tensor, maps: Tensor | None = None) -> Any:
+        out = real(self, images, maps)
+        seen.append(out.maps)
+        return out
+
+    monkeypatch.setattr(Encoder, "forward", spy)
+    method(batch(SwAV, 4, torch.float32))
+    assert torch.equal(seen[0], seen[1]) and torch.equal(seen[2], seen[3])
+
+
 @pytest.mark.parametrize("per_image", [1, 3])
 def test_nt_xent_at_collapse_is_the_log_of_all_candidates(per_image: int) -> None:
     same = unit(torch.ones(5, per_image, 4, dtype=torch.float64))
@@ -186,6 +204,21 @@ def test_sinkhorn_gives_rows_and_columns_equal_sums() -> None:
     assert torch.allclose(codes.sum(0), torch.full((4,), 3.0, dtype=torch.float64), atol=1e-9)
     assert sinkhorn(scores, 0.05, 3).sum(1).sub(1).abs().max() < 1e-12
     assert sinkhorn(torch.full((8, 2), -1.0), 0.05, 3).isfinite().all()  # no under- or overflow
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.01, 0.001])
+def test_sinkhorn_is_finite_for_prototypes_far_from_all_rows(epsilon: float) -> None:
+    """As in the first steps, where all embeddings are alike."""
+    scores = torch.tensor([[0.9, 0.1, -0.6], [0.8, 0.2, -0.6], [0.9, 0.2, -0.5]])
+    codes = sinkhorn(scores, epsilon, 3)
+    assert codes.isfinite().all() and (codes.sum(1) - 1).abs().max() < 1e-5
+    assert sinkhorn(torch.stack([scores[0], scores[0] - 1.5]), epsilon, 3).isfinite().all()
+    if epsilon == 0.05:  # the same codes as by exponentials of the scores themselves
+        plain = (scores.double() / epsilon).exp()
+        for _ in range(3):
+            plain = plain / plain.sum(0)
+            plain = plain / plain.sum(1, keepdim=True)
+        assert torch.allclose(codes.double(), plain, atol=1e-5)
 
 
 def test_simsiam_stops_the_gradient_of_the_target() -> None:
@@ -261,3 +294,22 @@ def test_a_small_crop_that_the_backbone_cannot_take_is_refused() -> None:
     with pytest.raises(UserError, match=r"of 9 px .*: change --views.small-size"):
         build_method(resolve({**given, "views": {"small_size": 9}}, {}), images=8)
     assert build_method(resolve({**given, "views": {"small_size": 16}}, {}), images=8)
+
+
+@pytest.mark.parametrize("method", ["swav", "lewel_swav"])
+def test_small_crops_follow_the_image_size_and_are_never_larger(method: str) -> None:
+    for recipe in (f"imagenet_{method}_100ep", f"imagenet_{method}_200ep"):
+        assert crop_sizes(configure("scenes", recipe, {})) == [224] * 2 + [96] * 6
+        assert crop_sizes(configure("scenes", recipe, {"image_size": 64}))[2:] == [27] * 6
+    config = configure("scenes", recipe, {"image_size": 64, "views": {"small_size": 96}})
+    with pytest.raises(UserError, match=r"--views\.small-size 96 is larger than --image-size 64"):
+        build_method(config, images=8)
+
+
+def test_a_run_too_short_for_prototypes_or_queue_is_remarked() -> None:
+    method = make(SwAV, queue=4, queue_from_epoch=3, frozen_steps=10)
+    assert method.remarks(4, 11) == [] and make(SwAV, frozen_steps=0).remarks(1, 1) == []
+    prototypes, queue = method.remarks(3, 10)
+    assert "first 10 steps, and this run has 10: they are never trained" in prototypes
+    assert "after 3 epochs, and this run has 3: it is never used" in queue
+    assert "LEWEL_SwAV's prototypes" in make(SwAV, 0.5).remarks(1, 1)[0]

@@ -101,6 +101,12 @@ def test_in_the_first_epochs_it_is_moco_alone() -> None:
     assert method(cut_views(4, torch.float32, total=IMAGES)).logs["loss_proto"] > 0
 
 
+def test_a_run_without_an_epoch_after_the_warm_up_is_remarked() -> None:
+    (remark,) = pcl(warmup=2).remarks(2, 100)
+    assert "after 2 epochs of MoCo, and this run has 2: it is MoCo alone" in remark
+    assert pcl(warmup=2).remarks(3, 100) == [] and pcl().remarks(1, 100) == []
+
+
 def test_every_image_belongs_to_its_nearest_centroid_of_each_granularity() -> None:
     method = pcl().double().train()
     (embeddings,) = begin(method)

@@ -127,6 +127,20 @@ def test_views_that_do_not_overlap_have_no_region_loss() -> None:
     assert (method.student.head.smooth.weight.grad == 0).all()
 
 
+def test_one_valid_window_on_one_of_two_ranks_has_its_whole_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method, views = resim().train(), cut_views(3, torch.float32)
+    views.boxes = [torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(3, -1)] * 2
+    alone = method(views).logs["loss_c4"]
+    count = alone.new_tensor(float(3 * 36))
+    monkeypatch.setattr("lewel.methods.resim.ranks", lambda: 2)
+    for windows in (2 * count, count.new_tensor(1.0)):  # of both ranks
+        monkeypatch.setattr("lewel.methods.resim.sum_over_ranks", lambda _, n=windows: n)
+        ours = method(views).logs["loss_c4"]
+        assert ours.item() == pytest.approx((alone * count * 2 / windows).item(), rel=1e-3)
+
+
 def test_a_flip_of_either_view_leaves_equal_views_equal() -> None:
     method = resim().double().train()
     (one, _), flipped = cut_views(2), torch.ones(2, dtype=torch.bool)

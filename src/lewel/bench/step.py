@@ -1,5 +1,6 @@
 """`lewel bench step`: training steps of all methods, their lower bound, and lightly's."""
 
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -118,20 +119,20 @@ def _entries_and_times(
 
 
 def _choose(work: Workload, only: Sequence[str]) -> dict[str, Callable[[torch.device], TimedStep]]:
-    """Constructors of the selected entries; case, spaces and hyphens of names are ignored."""
+    """Constructors of the selected entries; case, spaces, - and _ of names are ignored."""
     builders = our_steps(work) | lightly_steps(work)
     if not only:
         return builders
     canonical = {_canonical(name): name for name in builders}
     if unknown := [name for name in only if _canonical(name) not in canonical]:
-        known = ", ".join(canonical)
+        known = ", ".join(name.lower().replace(" ", "_") for name in builders)
         raise UserError(f"--only {unknown[0]}: expected some of {known}.")
     wanted = {canonical[_canonical(name)] for name in only}
     return {name: make for name, make in builders.items() if name in wanted}
 
 
 def _canonical(name: str) -> str:
-    return name.lower().replace(" ", "_").replace("-", "_")
+    return re.sub("[ _-]", "", name.lower())
 
 
 def _row(

@@ -78,8 +78,11 @@ def choose_by_recipe(made: Choices) -> None:
 
 
 def choose_optimiser(made: Choices) -> None:
-    """Optimiser, learning rate, warm-up."""
-    facts, method = made.facts, made["method"]
+    """Optimiser, learning rate, warm-up, and the k-NN probe."""
+    method, epochs = made["method"], made["epochs"]
+    if made.facts.labelled:
+        every = max(1, epochs // 4)
+        made.pick("knn.every", every, "labels are at hand: k-NN four times; never for training")
     if method not in TUNED:
         return
     contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
@@ -95,13 +98,9 @@ def choose_optimiser(made: Choices) -> None:
     made.pick("optim.lr", round(rate * min(batch, 4 * base) / base, 4), why)
     made.pick("optim.lr_batch_size", batch, "the rate is for this batch")
     made.pick("optim.weight_decay", decay, "the paper's" if decay < 1e-5 else "the usual one")
-    epochs = made["epochs"]
     made.pick(
         "optim.warmup_epochs", round(min(10.0, epochs / 20), 3), "a twentieth of the training"
     )
-    if facts.labelled:
-        every = max(1, epochs // 4)
-        made.pick("knn.every", every, "labels are at hand: k-NN four times; never for training")
 
 
 def choose_views(made: Choices) -> None:

@@ -29,10 +29,13 @@ def list_recipes(kind: str = "pretrain") -> dict[str, str]:
 def default_recipe(method: str) -> dict[str, Any]:
     """The default settings of a method: the paper's, in a precision that runs on any device.
 
-    A method without such a recipe has the defaults of `PretrainConfig`.
+    Those for 100 epochs, or for 200 where its authors have no others. A method without such a
+    recipe has the defaults of `PretrainConfig`.
     """
-    name = f"imagenet_{method}_100ep"
-    shipped = read_recipe(name) if name in list_recipes() else {"method": method}
+    known = list_recipes()
+    names = [f"imagenet_{method}_{epochs}ep" for epochs in (100, 200)]
+    name = next((one for one in names if one in known), None)
+    shipped = {"method": method} if name is None else read_recipe(name)
     return {**shipped, "precision": "auto"}
 
 

@@ -47,6 +47,11 @@ def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
     with size_explained(config.backbone, config.image_size):
         locations = backbone.locations(config.image_size)
     for size in set(crop_sizes(config)) - {config.image_size}:
+        if size > config.image_size:
+            raise UserError(
+                f"--views.small-size {size} is larger than --image-size {config.image_size}: by "
+                "default small crops have 3/7 of it."
+            )
         with size_explained(config.backbone, size, "--views.small-size"):
             backbone.locations(size)
     if math.isqrt(locations) ** 2 != locations:

@@ -34,6 +34,7 @@ class BarlowTwins(Method):
         summary="make the views' cross-correlation the identity; no teacher, no negatives",
         paper="Zbontar et al., Self-Supervised Learning via Redundancy Reduction, ICML 2021",
         counterpart="lewel_barlow",
+        in_batch=True,
     )
 
     def __init__(

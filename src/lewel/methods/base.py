@@ -47,6 +47,7 @@ class About(NamedTuple):
     counterpart: str | None = None  # the method without its learned maps, or with them
     views: int = 2  # large crops of each image
     small_crops: bool = False  # whether it takes small crops too (`--views.small-crops`)
+    in_batch: bool = False  # whether its loss compares the images of a micro-batch
 
 
 class Method(Trainable):
@@ -62,6 +63,10 @@ class Method(Trainable):
     def forward(self, views: Views) -> Step:
         """The crops of the same images, (B, 3, S, S) each -> the step."""
         raise TypeError(f"{type(self).__name__} has no forward")
+
+    def remarks(self, epochs: int, steps: int) -> list[str]:
+        """What a user should know of a training of this length, one sentence each."""
+        return []
 
 
 def weighted(global_loss: Tensor | None, aligned_loss: Tensor | None, beta: float) -> Tensor:

@@ -37,6 +37,7 @@ class LewelBarlow(Method):
         summary="Barlow Twins with learned maps: global and aligned embeddings",
         paper="Huang et al., Learning Where to Learn, CVPR 2022, on Barlow Twins",
         counterpart="barlow_twins",
+        in_batch=True,
     )
 
     def __init__(

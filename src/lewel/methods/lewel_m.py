@@ -31,6 +31,7 @@ class LewelM(Method):
         summary="MoCo v2 with learned maps: global and aligned embeddings",
         paper="Huang et al., Learning Where to Learn, CVPR 2022",
         counterpart="moco_v2",
+        in_batch=True,
     )
 
     def __init__(

@@ -24,6 +24,7 @@ class LewelSimCLR(Method):
         summary="SimCLR with learned maps: global and aligned embeddings",
         paper="Huang et al., Learning Where to Learn, CVPR 2022, on SimCLR",
         counterpart="simclr",
+        in_batch=True,
     )
 
     def __init__(

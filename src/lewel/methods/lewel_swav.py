@@ -12,7 +12,7 @@ from lewel.methods.base import (
     weighted_step,
 )
 from lewel.methods.swav import SwAV
-from lewel.nn.ablations import lewel_head
+from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
 from lewel.nn.heads import AlignedHeadSpec, Encoder
 from lewel.nn.queue import TemperatureSpec
@@ -33,6 +33,7 @@ class LewelSwAV(SwAV):
         paper="Huang et al., Learning Where to Learn, CVPR 2022, on SwAV",
         counterpart="swav",
         small_crops=True,
+        in_batch=True,
     )
 
     def __init__(
@@ -69,7 +70,8 @@ class LewelSwAV(SwAV):
 
     def forward(self, views: Views) -> Step:
         """Two large crops and any number of small ones, (B, 3, S, S) each -> the loss."""
-        crops = [self.student(view) for view in views]
+        given = {view.shape[-1]: random_maps(self.student, view) for view in views}  # one a size
+        crops = [self.student(view, given[view.shape[-1]]) for view in views]
         pooled = [crop.pooled for crop in crops]
         loss_aligned = loss_global = None
         if self.beta > 0:

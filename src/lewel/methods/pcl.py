@@ -80,6 +80,14 @@ class PCL(Method):
             search = (self.iterations, self.restarts)
             self.prototypes.fit(unit(embeddings), self.temperature, *search, epoch.progress)
 
+    def remarks(self, epochs: int, steps: int) -> list[str]:
+        if epochs > self.warmup:
+            return []
+        return [
+            f"PCL clusters after {self.warmup} epochs of MoCo, and this run has {epochs}: it is "
+            "MoCo alone. Lower --options.warmup, or raise --epochs."
+        ]
+
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
         contrast = partial(self.contrast, indices=views.indices)

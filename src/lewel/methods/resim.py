@@ -39,6 +39,7 @@ class ReSim(Method):
         title="ReSim",
         summary="MoCo v2, and the same for windows that lie in both views",
         paper="Xiao et al., Region Similarity Representation Learning, ICCV 2021",
+        in_batch=True,
     )
 
     def __init__(
@@ -109,8 +110,8 @@ class ReSim(Method):
         chunks = zip(torch.split(query, CHUNK), torch.split(key, CHUNK), strict=True)
         rows = [checkpoint(self.rows, *one, others, use_reentrant=False) for one in chunks]
         losses = torch.cat(rows) * inside.flatten()
-        count = sum_over_ranks(inside.sum()) / ranks()  # the gradient is averaged over ranks
-        return losses.sum() / count.clamp_min(1)
+        count = sum_over_ranks(inside.sum()).clamp_min(1)
+        return losses.sum() * ranks() / count  # the gradient is averaged over ranks
 
     def rows(self, query: Tensor, key: Tensor, others: Tensor) -> Tensor:
         """InfoNCE of windows (M, C) and their keys (M, C) against others (K, C): (M,)."""

@@ -20,6 +20,7 @@ class SimCLR(Method):
         summary="tell the other view from all other images of the batch; no teacher",
         paper="Chen et al., A Simple Framework for Contrastive Learning, ICML 2020",
         counterpart="lewel_simclr",
+        in_batch=True,
     )
 
     def __init__(

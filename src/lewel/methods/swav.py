@@ -13,7 +13,7 @@ from lewel.nn.prototypes import Prototypes
 from lewel.nn.queue import Queue, TemperatureSpec
 from lewel.nn.trainable import Epoch
 from lewel.ops.precision import unit
-from lewel.ops.ranks import gather, local_chunk
+from lewel.ops.ranks import gather, own_part
 from lewel.optim.groups import Group
 
 Earlier = tuple[Tensor | None, Tensor | None]  # embeddings (M, D) for each large crop
@@ -34,6 +34,7 @@ class SwAV(Method):
         paper="Caron et al., Contrasting Cluster Assignments, NeurIPS 2020",
         counterpart="lewel_swav",
         small_crops=True,
+        in_batch=True,
     )
     epoch: Tensor
 
@@ -86,7 +87,7 @@ class SwAV(Method):
         """This rank's part of the queue of each large crop, where it is used."""
         if not self.uses_queue:
             return None, None
-        one, two = (local_chunk(queue.keys) for queue in self.queues if isinstance(queue, Queue))
+        one, two = (own_part(queue.keys) for queue in self.queues if isinstance(queue, Queue))
         return one, two
 
     def keys(self, crops: list[Tensor]) -> tuple[Tensor, ...] | None:
@@ -111,6 +112,20 @@ class SwAV(Method):
     def set_uses_queue(self) -> None:
         """Use the queue from its epoch on; once an epoch, as reading a buffer waits for the GPU."""
         self.uses_queue = len(self.queues) > 0 and int(self.epoch) >= self.queue_from_epoch
+
+    def remarks(self, epochs: int, steps: int) -> list[str]:
+        found, title = [], self.about.title
+        if steps <= self.frozen_steps:
+            found.append(
+                f"{title}'s prototypes are fixed in the first {self.frozen_steps:,} steps, and "
+                f"this run has {steps:,}: they are never trained. Lower --options.frozen_steps."
+            )
+        if len(self.queues) and epochs <= self.queue_from_epoch:
+            found.append(
+                f"{title}'s queue is used after {self.queue_from_epoch} epochs, and this run has "
+                f"{epochs}: it is never used. Lower --options.queue_from_epoch."
+            )
+        return found
 
     def groups(self) -> list[Group]:
         return [Group([self.prototypes.vectors], frozen_steps=self.frozen_steps)]

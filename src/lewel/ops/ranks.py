@@ -146,6 +146,16 @@ def mean_over_ranks(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def max_over_ranks(tensor: Tensor) -> Tensor:
+    """The maximum of each element over the ranks."""
+    if ranks() == 1:
+        return tensor
+    most = tensor.clone()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return most
+
+
+@torch.no_grad()
 def highest(numbers: list[int], device: torch.device) -> list[int]:
     """The maximum of each number over the ranks; with several ranks it waits for the device."""
     if ranks() == 1:

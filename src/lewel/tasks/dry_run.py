@@ -6,7 +6,7 @@ from lewel.config.build import build_fabric, build_optimizer, peak_rate
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.sizes import crop_sizes
 from lewel.nn.backbone import exports_of
-from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured
+from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured, warnings
 from lewel.train.card import count
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds
@@ -32,6 +32,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         plan.half,
         at_most=16 if device.type == "cpu" else 64,
     )
+    found = warnings(parts)
     return {
         "images": len(parts.data.unlabelled),
         "steps": parts.plan.steps,
@@ -43,6 +44,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "memory of a device": f"about {memory.total / 1e9:.1f} GB for {micro} images at a time",
         "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
         f"{seconds:.2g} s a step, if reading images keeps up",
+        **({"warning": " ".join(found)} if found else {}),
     }
 
 

@@ -83,6 +83,12 @@ def introduction(parts: Parts) -> list[str]:
             f"The learning rate {config.optim.lr:g} is for a batch of "
             f"{config.optim.lr_batch_size}: scaled to {peak_rate(config):g}."
         )
+    return [*lines, *warnings(parts)]
+
+
+def warnings(parts: Parts) -> list[str]:
+    """What a user may not expect of these settings, one sentence each."""
+    config, device, lines = parts.config, parts.fabric.device, list[str]()
     if config.optim.warmup_epochs >= config.epochs:
         lines.append(
             f"The warm-up of {config.optim.warmup_epochs:g} epochs takes the whole run: "
@@ -93,4 +99,10 @@ def introduction(parts: Parts) -> list[str]:
             "No GPU is used: a ResNet-50 of this size takes weeks on a CPU. "
             "`lewel recipes` lists small ones."
         )
-    return lines
+    if parts.method.about.in_batch and config.accumulate > 1:
+        lines.append(
+            f"The loss of {config.method} compares the images of a micro-batch: with --accumulate "
+            f"{config.accumulate} these are {config.batch_size // config.accumulate:,}, not "
+            f"{config.batch_size:,}."
+        )
+    return lines + parts.method.remarks(config.epochs, parts.plan.steps)
