@@ -72,7 +72,7 @@ def load_reason(error: Exception) -> str:
     return first if first and known else "it is not a file of tensors that torch wrote"
 
 
-# What the system says of a path that a user gave; a full disk, for example, is no wrong input.
+# What the system reports of a path that a user gave; a full disk, for example, is no wrong input.
 OF_PATHS = (
     errno.EACCES,
     errno.EEXIST,

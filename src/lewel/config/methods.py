@@ -106,7 +106,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 
 def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
-    """Settings that the chosen method has no use for are a mistake, said with who has them."""
+    """Raise UserError for settings that the method has no use for, with the methods that have."""
     name = method.about.name
     for key in _dotted(given):
         group, _, setting = key.partition(".")

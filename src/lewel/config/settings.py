@@ -65,7 +65,7 @@ class Settings(BaseModel):
 
 
 def storage_of(config: BaseModel) -> Storage:
-    """How a configuration wants data at a URL to be read."""
+    """How data at a URL is read, by a configuration."""
     values = config.model_dump(include={"storage_timeout", "cache", "cache_size"})
     return Storage(values["storage_timeout"], values["cache"], in_bytes(values["cache_size"]))
 

@@ -84,7 +84,7 @@ def configure_automatically(
 ) -> Automatic:
     """Settings for these images on this machine; those of the run folder if it has been begun."""
     if data is None:
-        return Automatic(configure(data, "paper", given), None)  # says what is missing
+        return Automatic(configure(data, "paper", given), None)  # reports what is missing
     opened = open_data(
         data,
         image_size=32,

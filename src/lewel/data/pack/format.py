@@ -77,7 +77,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Written:
-    """What the index says of a split: its shards, their tables, and its labels."""
+    """What the index holds of a split: its shards, their tables, and its labels."""
 
     shards: list[Shard]
     tables: list[Sections]
