@@ -67,6 +67,7 @@ def open_splits(
     storage: Storage = DEFAULT_STORAGE,
 ) -> tuple[Source | None, Source, Source | None]:
     """Images only for pre-training, if there are any; all others; the validation set."""
+    notes += _unused_cache(data, storage)
     if data == "scenes":
         from lewel.data.sources.scenes import Scenes
 
@@ -101,10 +102,17 @@ def open_every_split(
     """All images of the data by split, each image once."""
     path = "" if "://" in data else str(user_path(data))
     if data != "scenes" and data not in NAMES and os.path.isdir(path) and not is_packed(path):
+        notes += _unused_cache(data, storage)
         return dict(folder_splits(path, notes, lists))
     apart, train, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)
     found = {"unlabelled": apart, "train": train, "val": val}
     return {split: source for split, source in found.items() if source is not None}
+
+
+def _unused_cache(data: str, storage: Storage) -> list[str]:
+    """A note where a cache is given for data that is not fetched."""
+    unused = storage.cache is not None and "://" not in data
+    return [f"--cache has no effect: {data} is not at a URL."] if unused else []
 
 
 def _keep(source: Source, names: Sequence[str], path: str) -> Subset:
