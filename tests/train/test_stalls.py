@@ -3,12 +3,18 @@
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lewel.train import lost_ranks
+from lewel.data.sources.scenes import Scenes
+from lewel.train import loop, lost_ranks
 from lewel.train.lost_ranks import watched_reads, watched_step
+from lewel.train.run import Training
 from lewel.train.stalls import StepWatch
+from tests.running import tiny_run
 from tests.train.test_heartbeat import SECONDS, Ranks
 
 
@@ -125,3 +131,30 @@ def test_without_other_ranks_nothing_is_watched(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(lost_ranks, "_current", None)
     with watched_step(3):
         assert list(watched_reads([1, 2])) == [1, 2]
+
+
+def test_the_loop_is_watched_in_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several ranks, with the probe and the checkpoints outside of the steps."""
+    watch, seen = StepWatch(), []
+    taken, read = loop.take_step, Scenes.read
+
+    def observed(run: Training, *rest: Any) -> Any:
+        seen.append(("step", run.step == watch.step, watch.since is not None, watch.reading))
+        return taken(run, *rest)
+
+    def observed_read(source: Scenes, index: int) -> Any:
+        seen.append(("read", watch.since is not None, watch.reading))
+        return read(source, index)
+
+    def saved(step: int) -> None:
+        seen.append(("saved", watch.since is not None))
+
+    monkeypatch.setattr(loop, "take_step", observed)
+    monkeypatch.setattr(Scenes, "read", observed_read)
+    monkeypatch.setattr(lost_ranks, "_current", SimpleNamespace(steps=watch, saved=saved))
+    flags = ("--epochs", "1", "--knn.every", "0", "--workers", "0")
+    assert tiny_run(tmp_path / "run", *flags) == 0
+    assert watch.taken == 4 and watch.since is None
+    assert [one for one in seen if one[0] == "step"] == [("step", True, True, False)] * 4
+    assert set(seen) >= {("read", True, True), ("saved", False)}
+    assert ("saved", True) not in seen
