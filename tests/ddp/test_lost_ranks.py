@@ -128,6 +128,44 @@ def test_a_rank_of_lewels_own_that_hangs_is_noticed_and_killed(tmp_path: Path) -
     assert not Path(f"/proc/{victim}").exists()
 
 
+STUCK = """
+import os, time
+if os.environ.get("SLURM_PROCID") == "1":
+    import lewel.train.loop as loop
+    {patch}
+"""
+IN_A_STEP = "take = loop.take_step; loop.take_step = lambda run, *rest: (time.sleep(600 * (run.step == 12)), take(run, *rest))[1]"  # noqa: E501
+IN_READING = "make = loop.make_loader; loop.make_loader = lambda *given: (time.sleep(600 * (n == 12)) or batch for n, batch in enumerate(make(*given)))"  # noqa: E501
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        (IN_READING, "Rank 1 has waited for its batch of step 13 for "),
+        (IN_A_STEP, "Rank 0 has not finished step 13 for "),
+    ],
+)
+def test_a_rank_that_answers_but_is_stuck_is_noticed(tmp_path: Path, patch: str, why: str) -> None:
+    out, customised = tmp_path / "run", tmp_path / "customised"
+    customised.mkdir()
+    (customised / "sitecustomize.py").write_text(STUCK.format(patch=patch))
+    paths = f"{customised}:{os.environ.get('PYTHONPATH', '')}"
+    before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH", ""), paths
+    try:
+        tasks = by_srun(out, *SAME, *LONG, "--rank-timeout", "0.2")
+    finally:
+        os.environ["PYTHONPATH"] = before
+    began = time.monotonic()
+    said = finish(tasks)
+    assert time.monotonic() - began < 150
+    assert [task.returncode for task in tasks] == [1, 1], said
+    resume = RESUME.format(saved_step(out))
+    both = "".join(said)
+    assert both.count(why) == 1 and both.count(resume) == 1
+    assert "(--rank-timeout)" in both and "Traceback" not in both
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "soon"])
 def test_a_wrong_timeout_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str

@@ -52,3 +52,11 @@ def test_the_demo_ends_with_its_numbers_and_a_second_one_computes_nothing(
     assert (out / "report.html").stat().st_mtime_ns == page
     assert run(["demo", "--out", str(out), "--seed", "-1"]) == 2
     assert run(["demo", "--out", str(out), "--seed", "3"]) == 2  # another run's folder
+
+
+@pytest.mark.parametrize("seed", ["1.5", "-1", "words", str(2**64)])
+def test_a_seed_that_is_none_is_refused(
+    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", "--out", str(tmp_path / "demo"), "--seed", seed]) == 2
+    assert "seed" in capsys.readouterr().err and not (tmp_path / "demo").exists()

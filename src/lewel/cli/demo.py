@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from cyclopts.types import NonNegativeInt
 from rich.panel import Panel
 from rich.table import Table
 
 from lewel.cli.output import command, say, wide
+from lewel.cli.parameters import Whole
 from lewel.progress import plain_console
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ OUT = Path("runs/demo")
 def demo(
     *,
     out: Annotated[Path, Parameter(help="The run folder.")] = OUT,
-    seed: Annotated[NonNegativeInt, Parameter(help="Another seed is another run.")] = 0,
+    seed: Annotated[Whole, Parameter(help="Another seed is another run.")] = 0,
 ) -> None:
     """Pre-train on the embedded images, evaluate and report: minutes on two CPU cores."""
     from lewel.tasks import demo as task

@@ -1,7 +1,8 @@
 """Heartbeats between the ranks of a run: which rank has ended or hangs.
 
-Each rank has a thread with a connection to rank 0. A closed connection or a long silence is a lost
-rank, of which rank 0 informs all others. Collectives alone would wait for it for half an hour.
+Each rank has a thread with a connection to rank 0. A closed connection, a long silence, or a main
+thread that is stuck in a step is a lost rank, of which rank 0 informs all others. Collectives alone
+would wait for it for half an hour.
 """
 
 import json
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from lewel.ops.ranks import gather_objects, rank, ranks
+from lewel.train.stalls import StepWatch
 
 PERIOD = 5.0  # seconds between two heartbeats
 JOINING = 60.0  # seconds in which all ranks must connect
@@ -78,6 +80,7 @@ class Heartbeat(threading.Thread):
         self.mine = mine  # this rank
         self.step: int | None = None  # of the newest checkpoint
         self.lost: Lost | None = None
+        self.steps = StepWatch()  # of this rank's main thread
         self.last_words: tuple[object, ...] = ()
         self._woken, self._waker = socket.socketpair()
         self._beaten = time.monotonic()
@@ -131,6 +134,8 @@ class Heartbeat(threading.Thread):
                 return False
             if kind == "failed":
                 self._lose(Lost(peer.number, f"has failed: {str(values[0]).rstrip('.')}", True))
+            elif kind == "stuck":
+                self._lose(Lost(peer.number, str(values[0])))
             elif kind == "lost":
                 self._lose(Lost(*values))  # type: ignore[arg-type]
             elif values and values[0] != self.step and self.mine:
@@ -142,14 +147,32 @@ class Heartbeat(threading.Thread):
         """Send a heartbeat where it is due; a peer that has been silent for too long is lost."""
         now = time.monotonic()
         paused = now - before > 3 * self.period  # this process was stopped: so were others, perhaps
+        if paused:
+            self.steps.forgive(now - before)
         if now - self._beaten >= self.period:
             self._beat()
+        self._check_main_thread()
         for peer in self.peers.values():
             if paused:
                 peer.heard = now
             elif now - peer.heard > self.seconds:
                 minutes = f"{self.seconds / 60:.3g} minutes (--rank-timeout)"
                 self._lose(Lost(peer.number, f"has not answered for {minutes}"))
+
+    def _check_main_thread(self) -> None:
+        """A main thread that is stuck in a step is a lost rank, although its process answers.
+
+        All ranks take a step together, so that many are stuck by one. The one that waits for its
+        batch is the cause, and says so first. Where none does, rank 0 ends the run.
+        """
+        if self.steps.reading and (why := self.steps.stuck(self.seconds)):
+            if self.mine:
+                for peer in self.peers.values():
+                    peer.send("stuck", why)
+            else:
+                self._lose(Lost(0, why))
+        elif not self.mine and (why := self.steps.stuck(self.seconds + 3 * self.period)):
+            self._lose(Lost(0, f"{why}: it hangs, or waits for another rank that does"))
 
     def _beat(self) -> None:
         self._beaten = time.monotonic()
@@ -161,7 +184,7 @@ class Heartbeat(threading.Thread):
             return
         self.lost = lost
         for peer in self.peers.values():
-            if not self.mine and peer.number != lost.rank:
+            if not self.mine:
                 peer.send("lost", *lost)
         self.on_lost(lost)
 

@@ -20,7 +20,7 @@ from lewel.train.clock import Clock
 from lewel.train.estimate import is_out_of_memory
 from lewel.train.feed import Feed
 from lewel.train.interrupt import Interruption
-from lewel.train.lost_ranks import note_saved
+from lewel.train.lost_ranks import note_saved, watched_reads, watched_step
 from lewel.train.monitor import CollapseWatch
 from lewel.train.run import Training
 from lewel.train.saver import Saver
@@ -67,7 +67,7 @@ def _take_steps(
     plan, order = run.plan, run.plan.order
     collapse, clock = CollapseWatch(run.display.report), Clock()
     saver.clock = clock
-    batches = clock.waiting(loaded)
+    batches = clock.waiting(watched_reads(loaded))
     module.train()
     run.display.begin()
     while run.step < plan.steps:
@@ -80,7 +80,8 @@ def _take_steps(
         if run.step % order.steps_per_epoch == 0:
             with clock.paused():
                 begin_epoch(run)
-        numbers, on_device = take_step(run, module, optimizer, batches)
+        with watched_step(run.step):
+            numbers, on_device = take_step(run, module, optimizer, batches)
         saver.finite.update(on_device["loss"])
         run.step += 1
         clock.images += order.batch_size

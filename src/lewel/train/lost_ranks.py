@@ -4,9 +4,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from lewel.errors import STOPPING, Interrupted, LostRank
 from lewel.ops.ranks import rank, ranks
@@ -19,6 +20,7 @@ NEWS = 2.0  # seconds in which a rank that srun or torchrun ends learns why
 SAVING = 600.0  # seconds that a checkpoint may take to be written meanwhile
 CONNECTION = ("peer", "NCCL", "gloo", "TCPStore")  # words in the errors of collectives
 
+Item = TypeVar("Item")
 _writing = threading.Lock()
 _current: Heartbeat | None = None
 
@@ -52,6 +54,16 @@ def note_saved(step: int) -> None:
     """On rank 0: a step is saved."""
     if _current is not None and rank() == 0:
         _current.saved(step)
+
+
+def watched_step(step: int) -> AbstractContextManager[None]:
+    """Within it the main thread takes a step: one that hangs is noticed where ranks are watched."""
+    return nullcontext() if _current is None else _current.steps.within(step)
+
+
+def watched_reads(batches: Iterable[Item]) -> Iterator[Item]:
+    """The batches of a run: a rank that hangs while it reads one is known as the cause."""
+    return iter(batches) if _current is None else _current.steps.reads(batches)
 
 
 class WatchedRanks:
@@ -137,7 +149,7 @@ class WatchedRanks:
 
 def _prints(lost: Lost) -> bool:
     """Whether this rank prints that another one is lost: one rank does, or one of each node."""
-    if lost.printed:
+    if lost.printed or lost.rank == rank():  # another one prints that this one is stuck
         return False
     first_of_node = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))) == 0
     return rank() == 0 if lost.rank else rank() == 1 or first_of_node

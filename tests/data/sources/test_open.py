@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from lewel.data.pack.storage import Storage
 from lewel.data.sources import open as sources
 from lewel.data.sources.files import Files
 from lewel.data.sources.images import UnreadableImage
-from lewel.data.sources.open import open_data
+from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import Data, Source, Subset, digest
 from lewel.errors import UserError
 
@@ -409,3 +410,16 @@ def test_class_lists_that_cannot_be_used(tmp_path):
     flat = fill(tmp_path / "photos", "1.jpg")
     text = error_of(flat, classes=class_list(tmp_path, "a"))
     assert text.startswith("photos cannot be reduced to the classes of ")
+
+
+def test_a_cache_for_data_on_a_disk_is_noted(tmp_path: Path) -> None:
+    fill(tmp_path / "photos", "a.jpg", "b.jpg")
+    note = f"--cache has no effect: {tmp_path / 'photos'} is on this machine, not at a URL."
+    storage = Storage(cache=str(tmp_path / "cache"))
+    data = str(tmp_path / "photos")
+    assert note in open_data(data, image_size=16, storage=storage).notes
+    assert note not in open_data(data, image_size=16).notes
+    notes: list[str] = []
+    open_every_split(data, 16, notes, storage=storage)
+    assert note in notes
+    assert not (tmp_path / "cache").exists()

@@ -103,6 +103,7 @@ def open_every_split(
     """All images of the data by split, each image once."""
     path = "" if is_url(data) else str(user_path(data))
     if data != "scenes" and data not in NAMES and os.path.isdir(path) and not is_packed(path):
+        notes += note_on_cache(data, storage)
         return dict(folder_splits(path, notes, lists))
     apart, train, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)
     found = {"unlabelled": apart, "train": train, "val": val}
