@@ -155,7 +155,7 @@ class PretrainConfig(Settings):
         None, description="A file of class names, one a line: use only these classes."
     )
     method: str = Field("lewel_b", description=f"One of {', '.join(method_names())}.")
-    options: dict[str, bool | int | float | str] = Field(
+    options: dict[str, bool | int | float | str | None] = Field(
         {}, description="Settings that only the chosen method has, as --options.NAME VALUE."
     )
     backbone: str = Field(
@@ -324,9 +324,11 @@ def follows(
     wanted = resolve({**recipe, **own}, overrides or {})
     if wanted.method != config.method or wanted.epochs != config.epochs:
         return False
-    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
+    # They need torch, and few runs come this far.
+    from lewel.config.methods import as_recipe, typed_options
 
-    return not differences(wanted, resolve(as_recipe(config), {}))
+    own_config = typed_options(resolve(as_recipe(config), {}))  # a run states defaults, too
+    return not differences(typed_options(wanted), own_config)
 
 
 def read_config(path: Path) -> PretrainConfig:
