@@ -99,7 +99,16 @@ def test_wrong_methods_and_folders_are_refused(
     (tmp_path / "mine" / "photo.txt").write_text("mine")
     assert run(["compare", "scenes", "--methods", "byol", "--out", str(tmp_path / "mine")]) == 2
     assert "holds other files" in capsys.readouterr().err
+    few, out = images(tmp_path / "few", {"a": 40}), tmp_path / "c"
+    assert run(["compare", str(few), "--methods", "byol", "--out", str(out)]) == 2
+    assert "has 40 images, fewer than a batch of tinyimagenet_byol" in capsys.readouterr().err
+    assert not out.exists()
     assert run(["compare", "scenes", "--budget", "soon", "--out", str(tmp_path / "b")]) == 2
+    for budget in ("0", "0m", "59s"):
+        assert run(["compare", "scenes", "--budget", budget, "--out", str(tmp_path / "b")]) == 2
+    (tmp_path / "empty").mkdir()
+    assert run(["compare", str(tmp_path / "empty"), "--out", str(tmp_path / "b")]) == 2
+    assert "holds no image" in capsys.readouterr().err
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
 
 

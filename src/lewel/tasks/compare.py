@@ -210,6 +210,11 @@ def remarks(share: Share, data: str, images: int) -> list[str]:
 def measured_share(method: str, recipe: str, data: str, opened: Data, budget: float) -> Share:
     """How long a method trains: its speed is measured on one thread, as it will run."""
     config = configure(data, recipe, {"accelerator": "cpu", "workers": 0})
+    if len(opened.unlabelled) < config.batch_size:
+        raise UserError(
+            f"{data} has {len(opened.unlabelled):,} images, fewer than a batch of {recipe} "
+            f"({config.batch_size}): methods are compared on more."
+        )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
