@@ -246,6 +246,8 @@ def test_every_recipe_takes_two_steps(tmp_path: Path, name: str) -> None:
     small = ["--limit", "16", "--epochs", "1"]
     if "contrast.norm_groups" in taken(find_method(method)):
         small += ["--contrast.norm-groups", "2"]
+    if find_method(method).about.small_crops:
+        small += ["--views.small-size", "8"]
     assert run([*command, *small, "--precision", "32"]) == 0
     assert [line["step"] for line in metrics(tmp_path / "run")] == [0, 1, 2]
 

@@ -228,7 +228,7 @@ OWN_FLAGS = {
     "moco_v2": ["--contrast.norm-groups", "4", "--contrast.symmetric"],
     "densecl": ["--contrast.norm-groups", "2", "--contrast.symmetric"],
     "resim": ["--contrast.norm-groups", "2", "--options.levels", "fpn"],
-    "pcl": ["--contrast.norm-groups", "2", "--options.warmup", "1", "--options.clusters", "4"],
+    "pcl": ["--contrast.norm-groups", "2", "--options.warmup", "1"],  # its clusters are none
     "inst_disc": ["--options.negatives", "9"],
     "pixpro": ["--options.instance_weight", "0.5"],
     "swav": SWAV,

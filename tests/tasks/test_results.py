@@ -197,6 +197,18 @@ B200, M200 = "imagenet_lewel_b_200ep", "imagenet_lewel_m_200ep"
     ("recipe", "task", "settings", "result", "expected"),
     [
         (B200, "linear", LINEAR_B, CLASSIFIED, "top-1 72.8, top-5 91.0 (Tables 1 and 8)"),
+        *(
+            (f"imagenet_{name}ep", "linear", LINEAR_M, CLASSIFIED,
+                f"{stated}), cited from its own paper")
+            for name, stated in (
+                ("inst_disc_200", "top-1 56.5 (Table 1"),
+                ("pcl_200", "top-1 67.6 (Table 1"),
+                ("densecl_200", "top-1 63.6, top-5 85.8 (Table 8"),
+                ("resim_200", "top-1 66.1 (Table 8"),
+                ("pixpro_400", "top-1 60.2, top-5 83.0 (Table 8"),
+            )
+        ),
+        ("imagenet_simsiam_200ep", "linear", LINEAR_M, CLASSIFIED, ""),  # a dagger
         ("imagenet_lewel_b_100ep", "linear", LINEAR_B, CLASSIFIED,
             "top-1 71.9, top-5 90.5 (Table 1)"),
         ("imagenet_lewel_b_400ep", "linear", LINEAR_B, CLASSIFIED,

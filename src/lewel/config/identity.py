@@ -54,6 +54,8 @@ def follows(
     wanted = resolve({**recipe, **own}, overrides or {})
     if wanted.method != config.method or wanted.epochs != config.epochs:
         return False
-    from lewel.config.methods import as_recipe  # needs torch, and few runs come this far
+    # They need torch, and few runs come this far.
+    from lewel.config.methods import as_recipe, typed_options
 
-    return not differences(wanted, resolve(as_recipe(config), {}))
+    own_config = typed_options(resolve(as_recipe(config), {}))  # a run states defaults, too
+    return not differences(typed_options(wanted), own_config)

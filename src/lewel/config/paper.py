@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from lewel.config.recipes import recipe_folder
 from lewel.config.settings import Settings, merge, read_yaml
 
+TRAINED = ("MoCo v2", "BYOL", "LEWEL_M", "LEWEL_B")  # systems that the paper's authors trained
+
 
 class DataSet(Settings):
     """How many images and classes a data set has."""
@@ -51,6 +53,11 @@ class Row(Settings):
         {}, description="Dotted settings over the recipe."
     )
     numbers: dict[str, list[float | None]]
+
+    @property
+    def cited(self) -> bool:
+        """Whether the numbers of a row with a recipe are another paper's, by another protocol."""
+        return self.dagger or self.system not in TRAINED
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class PretrainConfig(Settings):
         None, description="A file of class names, one a line: use only these classes."
     )
     method: str = Field("lewel_b", description=f"One of {', '.join(method_names())}.")
-    options: dict[str, bool | int | float | str] = Field(
+    options: dict[str, bool | int | float | str | None] = Field(
         {}, description="Settings that only the chosen method has, as --options.NAME VALUE."
     )
     backbone: str = Field(

@@ -102,7 +102,7 @@ def chosen(methods: list[str]) -> list[str]:
     """Methods by their names; `all`, or none, is every one."""
     known = method_names()
     if not methods or "all" in methods:
-        return [name for name in known if any(name in recipe for recipe in list_recipes())]
+        return [name for name in known if f"tinyimagenet_{name}_15min" in list_recipes()]
     for name in methods:
         find_method(name)  # an unknown name is refused with those that are known
     return list(dict.fromkeys(methods))
@@ -190,7 +190,9 @@ def planned(
     for name in missing:
         assert opened is not None
         tell(f"{name}: timing some steps")
-        known[name] = measured_share(name, recipes[name], data, opened, budget)
+        known[name] = share = measured_share(name, recipes[name], data, opened, budget)
+        for remark in remarks(share, data, len(opened.unlabelled)):
+            tell(f"{name}: {remark}")
     if missing:
         content = json.dumps({**about, "shares": [asdict(one) for one in known.values()]}, indent=1)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -198,9 +200,22 @@ def planned(
     return [known[name] for name in recipes]
 
 
+def remarks(share: Share, data: str, images: int) -> list[str]:
+    """What the method has to say of a training of this length."""
+    config = configure(data, share.recipe, share.settings)
+    used = min(images, config.limit or images)
+    steps = config.epochs * (used // config.batch_size)
+    return build_method(config, used).remarks(config.epochs, steps)
+
+
 def measured_share(method: str, recipe: str, data: str, opened: Data, budget: float) -> Share:
     """How long a method trains: its speed is measured on one thread, as it will run."""
     config = configure(data, recipe, {"accelerator": "cpu", "workers": 0})
+    if len(opened.unlabelled) < config.batch_size:
+        raise UserError(
+            f"{data} has {len(opened.unlabelled):,} images, fewer than a batch of {recipe} "
+            f"({config.batch_size}): methods are compared on more."
+        )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -39,15 +39,17 @@ def stated_numbers(config: PretrainConfig, card: dict[str, Any]) -> dict[str, st
     """Evaluation -> the numbers of all rows that a run has trained, with their tables."""
     paper = read_paper()
     found: dict[str, dict[int, dict[str, float]]] = {}  # evaluation -> table -> metric -> number
+    cited = False  # all rows of a method are, or none
     for table in paper.tables:
         if card.get("images") != paper.data[table.pretrained_on].training:
             continue
         for row in table.rows:
             if is_trained_by(row, config, card):
+                cited = row.cited
                 for name in row.numbers:
                     found.setdefault(name, {})[table.table] = paper.numbers(row, name)
     return {
-        name: in_words(by_table)
+        name: in_words(by_table) + ", cited from its own paper" * cited
         for name, by_table in found.items()
         if paper.evaluations[name].task is not None
     }
