@@ -214,3 +214,28 @@ def test_an_open_page_is_updated_and_keeps_the_selected_map(tmp_path: Path) -> N
         assert "epoch 2.30 of 4" in text
         assert opened.execute_script("return document.querySelector('.pick-map').value") == "1"
         assert complaints(opened) == []
+
+
+def test_a_long_file_without_a_summary_is_read_aside_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(tmp_path, 350)
+    monkeypatch.setattr(metrics_module, "KEPT_EVERY", 100)
+    parse, parsed = metrics_module.parse, list[int]()
+
+    def slow(block: list[bytes]) -> list[dict[str, object] | None]:
+        parsed.append(len(block))
+        time.sleep(1.0)
+        return parse(block)
+
+    monkeypatch.setattr(metrics_module, "parse", slow)
+    with served(tmp_path) as server:
+        began = time.monotonic()
+        page = get(server)[1]
+        assert time.monotonic() - began < 0.9 and "is being read" in page
+        page = eventually(lambda: get(server)[1], "Loss, last steps")
+        assert "is being read" not in page and sum(parsed) == 351
+    assert (tmp_path / ".metrics_summary.npz").exists()
+    with served(tmp_path) as server:  # the summary was kept: nothing is read again
+        assert "is being read" not in get(server)[1]
+    assert sum(parsed) == 351 and not list(tmp_path.glob("*.partial"))

@@ -157,10 +157,16 @@ class Reader:
         """The summary of metrics.jsonl."""
         try:
             summary = self.metrics.update()
+            self.metrics.keep_long()
         except OSError as error:
             self.problems.append(f"metrics.jsonl cannot be read ({error.strerror}).")
             return Summary()
-        if self.metrics.damaged:
+        if self.metrics.reading:
+            size = self.folder.metrics.stat().st_size / 1e6
+            self.problems.append(
+                f"metrics.jsonl ({size:,.0f} MB) is being read: its curves come with a later page."
+            )
+        elif self.metrics.damaged:
             self.problems.append(
                 f"{self.metrics.damaged} damaged lines of metrics.jsonl were left out."
             )

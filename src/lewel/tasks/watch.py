@@ -1,5 +1,6 @@
 """`lewel watch`: the report of a run while it trains, served on this machine only."""
 
+import copy
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from lewel.tasks.maps import gallery_of_run
 from lewel.tasks.run_reader import Galleries, Reader, read_run
 from lewel.train.metrics import MetricsReader
 from lewel.train.run_folder import RunFolder
+from lewel.train.summary import Summary
 
 HOST = "127.0.0.1"
 LAST = 10.0  # seconds that a server which ends waits for them
@@ -30,7 +32,7 @@ class LivePage:
 
     def __init__(self, run: Path, seconds: int, galleries: Galleries = gallery_of_run) -> None:
         self.run, self.seconds = run, seconds
-        self.metrics = MetricsReader(RunFolder(run).metrics)
+        self.metrics = LiveMetrics(RunFolder(run).metrics)
         self.lock = threading.Lock()
         self.seen: object = None
         self.page = b""
@@ -40,7 +42,7 @@ class LivePage:
         """The current page."""
         with self.lock:
             seen = self.state()
-            if seen != self.seen or not self.page:
+            if seen != self.seen or not self.page or self.metrics.reading:
                 data = read_run(self.run, self.maps.now, metrics=self.metrics)
                 page = report_page([data], refresh=self.seconds)
                 self.page, self.seen = page.encode("utf-8", "replace"), seen
@@ -61,6 +63,42 @@ class LivePage:
                 continue
             found.append((file.name, about.st_size, about.st_mtime_ns))
         return found
+
+
+class LiveMetrics(MetricsReader):
+    """The metrics of a run, read aside where that takes long: a page never waits for them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.reader = MetricsReader(path)
+        self.error: OSError | None = None
+        self.thread: threading.Thread | None = None
+
+    def update(self, last: int | None = None) -> Summary:
+        """The summary of all lines, or the one before while new lines are read."""
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = threading.Thread(target=self.read, daemon=True)
+            self.thread.start()
+        self.thread.join(PATIENCE)
+        self.reading = self.thread.is_alive()
+        if self.error is not None and not self.reading:
+            raise self.error
+        return self.summary
+
+    def read(self) -> None:
+        """Read the new lines; runs aside."""
+        try:
+            found = self.reader.update()
+            self.reader.keep_long()
+        except OSError as error:
+            self.error = error
+        else:
+            # A copy: the next lines are added while a page is made of this one.
+            self.error, self.damaged = None, self.reader.damaged
+            self.summary = copy.deepcopy(found)
+
+    def keep_long(self) -> None:
+        """Nothing: it was done aside."""
 
 
 class LiveMaps:

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -96,6 +98,8 @@ class Metrics:
 class MetricsReader:
     """Reads a metrics.jsonl as it grows, beginning with the summary that lies beside it."""
 
+    reading = False  # whether the summary is not complete yet
+
     def __init__(self, path: Path) -> None:
         self.path, self.beside = path, path.with_name(f".{path.stem}_summary.npz")
         self.forget()
@@ -130,8 +134,22 @@ class MetricsReader:
         """Write the summary beside the file."""
         content = self.summary.to_bytes(place=self.place, tail=self.tail)
         if not self.damaged:  # a page reports them
-            write_atomically(self.beside, lambda aside: aside.write_bytes(content))
+            # Under a name of its own: a page and the run itself may write at the same time.
+            number, aside = tempfile.mkstemp(".partial", self.beside.name, self.beside.parent)
+            try:
+                with os.fdopen(number, "wb") as file:
+                    file.write(content)
+                os.replace(aside, self.beside)
+            except OSError:
+                os.unlink(aside)
+                raise
             self.kept = self.summary.steps
+
+    def keep_long(self) -> None:
+        """Write the summary of a file that takes long to read, where the folder allows it."""
+        if self.summary.steps - self.kept >= KEPT_EVERY:
+            with suppress(OSError):
+                self.keep()
 
     def _is_known(self, file: BinaryIO) -> bool:
         size = os.fstat(file.fileno()).st_size
