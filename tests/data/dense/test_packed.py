@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lewel.cli.main import run
 from lewel.data.dense.boxes import BoxSamples, BoxSource
@@ -136,6 +137,15 @@ def test_results_of_a_pack_are_known_by_its_content(tmp_path: Path) -> None:
     other = opened_masks(tmp_path / "two")[0]
     assert digest_with_labels(train) != digest_with_labels(other)
     assert digest_with_labels(train) == digest_with_labels(opened_masks(tmp_path / "one")[0])
+
+
+def test_results_of_boxes_are_known_by_the_packed_images(tmp_path: Path) -> None:
+    root = make_voc_kit(tmp_path / "data")
+    assert pack(root, tmp_path / "one") == 0
+    Image.new("RGB", (40, 30), (9, 9, 9)).save(root / "VOC2007" / "JPEGImages" / "a.jpg")
+    assert pack(root, tmp_path / "two") == 0
+    one, other = (open_boxes(str(tmp_path / name), size=32)[0] for name in ("one", "two"))
+    assert digest_with_labels(one) != digest_with_labels(other)
 
 
 def test_wrong_uses_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
