@@ -14,7 +14,7 @@ from lewel.cli.main import run
 from lewel.data.dense.boxes import BoxSamples, BoxSource
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.masks import Masked, open_masks, validation_masks
-from lewel.data.sources.open import open_data
+from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import annotation_files, digest_with_labels, image_files
 from lewel.errors import UserError
 from tests.data.dense.mask_layouts import make_folder
@@ -124,6 +124,18 @@ def test_images_are_those_that_the_folder_gives(both: Any, tmp_path: Path) -> No
     mine, its = (validation_masks(str(data), 32) for data in (shards, tmp_path / "again"))
     assert mine is not None and its is not None
     assert_same_masks(mine, its)
+
+
+def test_every_split_is_that_of_the_folder(both: Any) -> None:
+    _, root, shards = both
+    notes: list[str] = []
+    folder, packed = (open_every_split(str(data), 16, notes) for data in (root, shards))
+    assert list(folder) == list(packed)
+    for split, source in folder.items():
+        names = [source.describe(index) for index in range(len(source))]
+        found = {packed[split].describe(n): packed[split].read(n) for n in range(len(source))}
+        assert len(packed[split]) == len(names) and names == sorted(found)
+        assert all(torch.equal(found[name], source.read(n)) for n, name in enumerate(names))
 
 
 def test_results_of_a_pack_are_known_by_its_content(tmp_path: Path) -> None:
