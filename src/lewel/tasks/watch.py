@@ -71,6 +71,7 @@ class LiveMetrics(MetricsReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.reader = MetricsReader(path)
+        self.reader.block, self.reader.pause = 1 << 16, 0.002  # leaves the interpreter to pages
         self.error: OSError | None = None
         self.thread: threading.Thread | None = None
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +100,7 @@ class MetricsReader:
     """Reads a metrics.jsonl as it grows, beginning with the summary that lies beside it."""
 
     reading = False  # whether the summary is not complete yet
+    block, pause = BLOCK, 0.0  # bytes that are read at once, and seconds after each
 
     def __init__(self, path: Path) -> None:
         self.path, self.beside = path, path.with_name(f".{path.stem}_summary.npz")
@@ -156,7 +158,7 @@ class MetricsReader:
         return size >= self.place and digest(tail_of(file, self.place)) == self.tail
 
     def _read(self, file: BinaryIO, last: int | None) -> None:
-        while block := file.readlines(BLOCK):
+        while block := file.readlines(self.block):
             if not block[-1].endswith(b"\n"):  # being written, or cut by a kill
                 block.pop()
             parsed = parse(block)
@@ -168,6 +170,8 @@ class MetricsReader:
             self.summary.add(found)
             if late < len(parsed) or not block:
                 return
+            if self.pause:
+                time.sleep(self.pause)
 
 
 def write_intact(source: Path, target: Path, last: int) -> None:

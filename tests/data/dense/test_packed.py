@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lewel.cli.main import run
 from lewel.data.dense.boxes import BoxSamples, BoxSource
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.masks import Masked, open_masks, validation_masks
-from lewel.data.sources.open import open_data
+from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import annotation_files, digest_with_labels, image_files
 from lewel.errors import UserError
 from tests.data.dense.mask_layouts import make_folder
@@ -125,6 +126,18 @@ def test_images_are_those_that_the_folder_gives(both: Any, tmp_path: Path) -> No
     assert_same_masks(mine, its)
 
 
+def test_every_split_is_that_of_the_folder(both: Any) -> None:
+    _, root, shards = both
+    notes: list[str] = []
+    folder, packed = (open_every_split(str(data), 16, notes) for data in (root, shards))
+    assert list(folder) == list(packed)
+    for split, source in folder.items():
+        names = [source.describe(index) for index in range(len(source))]
+        found = {packed[split].describe(n): packed[split].read(n) for n in range(len(source))}
+        assert len(packed[split]) == len(names) and names == sorted(found)
+        assert all(torch.equal(found[name], source.read(n)) for n, name in enumerate(names))
+
+
 def test_results_of_a_pack_are_known_by_its_content(tmp_path: Path) -> None:
     root = make_masks(tmp_path / "data")
     assert pack(root, tmp_path / "one") == 0
@@ -136,6 +149,15 @@ def test_results_of_a_pack_are_known_by_its_content(tmp_path: Path) -> None:
     other = opened_masks(tmp_path / "two")[0]
     assert digest_with_labels(train) != digest_with_labels(other)
     assert digest_with_labels(train) == digest_with_labels(opened_masks(tmp_path / "one")[0])
+
+
+def test_results_of_boxes_are_known_by_the_packed_images(tmp_path: Path) -> None:
+    root = make_voc_kit(tmp_path / "data")
+    assert pack(root, tmp_path / "one") == 0
+    Image.new("RGB", (40, 30), (9, 9, 9)).save(root / "VOC2007" / "JPEGImages" / "a.jpg")
+    assert pack(root, tmp_path / "two") == 0
+    one, other = (open_boxes(str(tmp_path / name), size=32)[0] for name in ("one", "two"))
+    assert digest_with_labels(one) != digest_with_labels(other)
 
 
 def test_wrong_uses_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 """Packing from a URL and to a URL: the same bytes as from and into a folder."""
 
+import functools
+import http.server
 import io
 import json
 import os
@@ -7,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,26 @@ def test_a_url_as_source_gives_the_same_bytes(photos: Path, packed: Path, tmp_pa
     url = f"memory://{tmp_path.name}/photos"
     assert run(["pack", url, str(tmp_path / "out"), *FLAGS]) == 0
     assert_same_pack(tmp_path / "out", packed)
+
+
+def test_a_web_server_that_lists_its_folders_is_a_source(
+    photos: Path, packed: Path, tmp_path: Path
+) -> None:
+    handler = functools.partial(Listing, directory=str(photos.parent))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/photos"
+    assert run(["pack", url, str(tmp_path / "out"), *FLAGS]) == 0
+    server.shutdown()
+    server.server_close()
+    assert_same_pack(tmp_path / "out", packed)
+
+
+class Listing(http.server.SimpleHTTPRequestHandler):
+    """Python's own server, which lists folders."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5, 12, 14])

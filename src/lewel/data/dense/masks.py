@@ -166,8 +166,9 @@ def validation_masks(data: str, size: int, storage: Storage = DEFAULT_STORAGE) -
     packed = packed_root(data, storage)
     if packed is True:
         return None
-    root: Place = packed or user_path(data)
-    voc, root = find_voc(root), root.resolve()
+    given: Place = packed or user_path(data)
+    voc = find_voc(given)
+    root: Place = packed or Path(os.path.realpath(user_path(data)))  # resolve() fails for loops
     if voc is not None:
         return MaskFiles(voc, split_pairs(voc, "val"), voc.name, CLASSES)
     if find_layout(root, root.name) is None:  # two classes may be called images and masks

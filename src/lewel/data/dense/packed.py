@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
+import numpy as np
 import torch
 
 from lewel.data.pack.format import ANNOTATIONS, read_index
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import open_store
 from lewel.data.pack.urls import is_url, shown
-from lewel.data.sources.images import UnreadableImage, decode_image, read_image
+from lewel.data.sources.images import SUFFIXES, UnreadableImage, decode_image, read_image
+from lewel.data.sources.layouts import find_layout
 from lewel.data.sources.packed import Packed, is_packed
 from lewel.data.sources.place import Place
+from lewel.data.sources.scan import suffix_of
+from lewel.data.sources.source import Subset
 from lewel.errors import UserError
 from lewel.files import user_path
 
@@ -160,7 +164,36 @@ def packed_root(data: str, storage: Storage) -> PackedPath | bool:
     if ANNOTATIONS not in index.shards:
         return True
     splits = [
-        Packed(store, shards, index.tables[split], name=index.name)
+        Packed(
+            store,
+            shards,
+            index.tables[split],
+            name=index.name,
+            labels=index.labels[split],
+            classes=None if index.labels[split] is None else index.classes,
+        )
         for split, shards in index.shards.items()
     ]
     return PackedPath(Tree(splits), index.folder or index.name)
+
+
+def annotated_splits(data: str, storage: Storage) -> dict[str, Subset]:
+    """All images of an annotated pack by split, in the order of their paths; else empty."""
+    root = packed_root(data, storage)
+    layout = find_layout(root, root.name) if isinstance(root, PackedPath) else None
+    found: dict[str, Subset] = {}
+    if layout is None or not isinstance(root, PackedPath):
+        return found
+    tree, folders = root.tree, list[str]()
+    for split, folder in layout.every.items():
+        names = sorted(
+            name
+            for name in tree.files
+            if name.startswith(f"{folder}/") and suffix_of(name) in SUFFIXES
+        )
+        places = [tree.files[name] for name in names]
+        if names and folder not in folders:
+            source = tree.sources[places[0][0]]  # a folder is packed into one set of shards
+            found[split] = Subset(source, np.array([index for _, index in places]))
+            folders.append(folder)
+    return found

@@ -14,7 +14,7 @@ from lewel.data.sources.folder import open_every_split as folder_splits
 from lewel.data.sources.folder import open_folder
 from lewel.data.sources.list import open_list, read_classes
 from lewel.data.sources.named import NAMES, open_named
-from lewel.data.sources.packed import is_packed, open_packed
+from lewel.data.sources.packed import Packed, is_packed, open_packed
 from lewel.data.sources.source import Data, Source, Subset
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
@@ -106,6 +106,11 @@ def open_every_split(
         notes += note_on_cache(data, storage)
         return dict(folder_splits(path, notes, lists))
     apart, train, val = open_splits(data, image_size * 3 // 2, notes, lists, storage)
+    if isinstance(train, Packed):
+        from lewel.data.dense.packed import annotated_splits  # which opens folders, too
+
+        if every := annotated_splits(data, storage):
+            return dict(every)
     found = {"unlabelled": apart, "train": train, "val": val}
     return {split: source for split, source in found.items() if source is not None}
 
