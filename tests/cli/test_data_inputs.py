@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -159,8 +160,8 @@ def test_an_architecture_that_contradicts_the_run(
     trained: Path, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = sorted((trained / "checkpoints").glob("*.pt"))[-1]
-    flag = "--network" if command == "embed" else "--backbone"
-    for what in (trained, checkpoint):
+    flags = ("--network", "--backbone") if command == "embed" else ("--backbone",)
+    for what, flag in product((trained, checkpoint), flags):
         words = [*words_of(command, trained), flag, "resnet18"]
         words[1] = str(what)
         assert f"{what} is resnet10, but --backbone is resnet18" in refused(words, capsys)

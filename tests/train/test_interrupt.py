@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +18,16 @@ def child(ready: int) -> None:
         os.write(ready, b".")
         while True:
             time.sleep(0.05)
+
+
+def ended(pid: int) -> int | None:
+    """The exit code of a process, None where it does not end."""
+    for _ in range(200):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    return None
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -37,9 +48,11 @@ def test_a_second_signal_ends_the_run_at_once(
             assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         time.sleep(0.6)
         os.kill(pid, number)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == -number
+        assert ended(pid) == -number
     finally:
+        with suppress(ChildProcessError, ProcessLookupError):  # it has ended
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         signal.signal(signal.SIGHUP, before)
         os.close(reading)
         os.close(writing)

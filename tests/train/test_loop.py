@@ -19,6 +19,7 @@ from lewel.config.settings import read_yaml
 from lewel.methods.base import Step
 from lewel.methods.lewel_b import LewelB
 from lewel.nn.bank import MemoryBank
+from lewel.nn.prototypes import Prototypes
 from lewel.nn.trainable import Trainable
 from lewel.optim.sgd import make_sgd
 from lewel.train import loop, saver
@@ -172,6 +173,30 @@ def after_step_owns(buffer: str, method: torch.nn.Module) -> bool:
     network = buffer.rpartition(".")[0]
     statistics = buffer.endswith(("running_mean", "running_var", "num_batches_tracked"))
     return not statistics or not method.get_submodule(network).training
+
+
+class Normalised(Trainable):
+    """Trained vectors that `after_step` changes, as SwAV's; not of length 1 here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prototypes = Prototypes(3, 5, 0.05)
+        self.prototypes.vectors.data.mul_(1.7)
+
+    def after_step(self, progress: float, keys: None) -> dict[str, float]:
+        self.prototypes.normalise()
+        return {}
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_trained_weights_that_after_step_changes_are_undone(skipped: bool) -> None:
+    method = Normalised()
+    before = method.prototypes.vectors.detach().clone()
+    with undone_where(torch.tensor(skipped), method):
+        method.after_step(0.0, None)
+    after = method.prototypes.vectors.detach()
+    assert torch.equal(after, before) == skipped
+    assert skipped or torch.allclose(after.norm(dim=1), torch.ones(3))
 
 
 class Banked(Trainable):
