@@ -22,6 +22,7 @@ from PIL import Image
 from lewel.cli.main import run
 from lewel.data.pack.urls import expanded, shown, without_secrets
 from lewel.data.sources.open import open_data
+from lewel.errors import UserError
 from tests.data.pack.photos import make_photos, pack, smooth
 from tests.data.pack.test_write import content
 
@@ -227,6 +228,8 @@ def test_webdataset_tars_are_packed(tmp_path: Path, form: int) -> None:
     assert len(open_data(str(tmp_path / "two"), image_size=16).unlabelled) == 20
     assert run(["pack", str(data / "set-val-00.tar"), str(tmp_path / "one"), *FLAGS]) == 0
     assert len(open_data(str(tmp_path / "one"), image_size=16).unlabelled) == 6
+    with pytest.raises(UserError, match=r"holds no image: 4 files .* Pack WebDataset's tars first"):
+        open_data(str(data), image_size=16)
 
 
 def test_tars_that_cannot_be_read_are_one_message(

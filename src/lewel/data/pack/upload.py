@@ -65,8 +65,14 @@ class UrlTarget:
         yield
 
     def _list(self) -> list[str]:
+        def list_now(files: Any, path: str) -> list[str]:
+            files.invalidate_cache()
+            found = list(files.ls(path, detail=False))
+            files.invalidate_cache()  # or shards that other ranks upload would not exist here
+            return found
+
         try:
-            return self._remote.ask(lambda files, path: list(files.ls(path, detail=False)))
+            return self._remote.ask(list_now)
         except FileNotFoundError:  # nothing was written there yet
             return []
 

@@ -163,8 +163,10 @@ def _scan(root: str, folders: tuple[str, ...], name: str, lists: Lists | None) -
         others = scan(root, folders).others
         seen = ", ".join(f"{suffix or 'no suffix'} {n:,}" for suffix, n in others.most_common(4))
         held = f"{others.total():,} files seen, of these {seen}" if others else "it has no files"
+        hint = " Pack WebDataset's tars first: lewel pack TARS SHARDS." if ".tar" in others else ""
         raise UserError(
             f"{shown} holds no image: {held}; expected {EXPECTED} files in it or its subfolders."
+            f"{hint}"
         )
     labelled = len(folders) == 1 and are_classes(found.groups)
     return Files.found(root, found, name, labelled)

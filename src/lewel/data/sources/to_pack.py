@@ -136,6 +136,7 @@ def listed(store: Remote) -> list[str]:
     """The paths of all files below a URL, sorted, without hidden ones."""
 
     def find(files: Any, path: str) -> list[str]:
+        files.invalidate_cache()
         found = [str(one) for one in files.find(path)]
         start = len(path.rstrip("/")) + 1
         return [one[start:] for one in found if one.startswith(path.rstrip("/") + "/")]
