@@ -68,7 +68,8 @@ class Ordering:
     verdict: Verdict
 
     def text(self) -> str:
-        seeds = "" if self.difference is None else f", {self.difference.seeds} seeds"
+        many = 0 if self.difference is None else self.difference.seeds
+        seeds = "" if not many else ", 1 seed" if many == 1 else f", {many} seeds"
         gain = "not measured" if self.difference is None else with_margin(self.difference, "+")
         return f"{self.better} > {self.worse}, {self.evaluation}: {self.verdict} ({gain}{seeds})"
 

@@ -1,0 +1,37 @@
+"""The page "Reproduction": its tables follow from the numbers that are stored beside it."""
+
+from pathlib import Path
+
+from lewel.config.reproduce import choose_experiments
+from lewel.pages.reproduction import markdown
+from lewel.tasks.reproduction_numbers import read_numbers
+from lewel.tasks.reproduction_plan import Setup, plan
+from lewel.tasks.reproduction_tables import show
+from tests.docs.pages import ROOT
+
+NUMBERS = ROOT / "docs" / "measured" / "small.json"
+SEEDS = range(3)
+STATED = ["table1"]
+
+
+def setup() -> Setup:
+    return Setup("small", Path("nowhere"), Path("nowhere"), known=read_numbers([NUMBERS]))
+
+
+def test_the_tables_are_those_of_the_stored_numbers() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
+    for name, experiment in choose_experiments(STATED).items():
+        text = markdown(show(name, experiment, setup(), SEEDS), "small")
+        rows = [line for line in text.splitlines() if line.startswith(("| ", "* "))]
+        assert len(rows) > 4 and [line for line in rows if line not in page] == []
+
+
+def test_the_stored_numbers_are_of_todays_settings() -> None:
+    known = setup().known
+    used = {
+        (one.folder.name, part)
+        for one in plan(choose_experiments([]), setup(), SEEDS)
+        for part in one.evaluations
+        if one.known(part) is not None
+    }
+    assert used == {(name, part) for name, parts in known.items() for part in parts}
