@@ -41,8 +41,8 @@ class LostRank(RunError):
 class Interrupted(Exception):
     """Exit 128 + the signal. A run was stopped by a signal; its finished steps are saved."""
 
-    def __init__(self, number: int, step: int | None = None) -> None:
-        when = "before the first step" if step is None else f"after step {step}"
+    def __init__(self, number: int, step: int | None = None, when: str | None = None) -> None:
+        when = when or ("before the first step" if step is None else f"after step {step}")
         super().__init__(f"stopped by {signal.Signals(number).name} {when}")
         self.number, self.step = number, step
 

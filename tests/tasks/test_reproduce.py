@@ -178,7 +178,7 @@ def test_a_stopped_queue_resumes_to_the_same_page(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 143, output
-    assert "run the same command to resume" in output
+    assert "saved: run the same command to resume" in output and "first step" not in output
     assert len(list(backbones.glob("*/knn.done.json"))) < 6
     process = start(out, rows=3)
     output, _ = process.communicate(timeout=300)

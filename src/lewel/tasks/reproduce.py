@@ -41,7 +41,7 @@ class Worker:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if self.stopped is not None:
-            raise Interrupted(self.stopped)
+            raise Interrupted(self.stopped, when="with what was running saved")
         return self.failed
 
     def stop(self, number: int, frame: object) -> None:
