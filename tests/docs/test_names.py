@@ -16,8 +16,9 @@ from tests.docs.pages import PAGES, ROOT
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 CODE = {page: re.findall(r"`([^`\n]+)`", text) for page, text in TEXTS.items()}
 NAMED = sorted({word for words in CODE.values() for word in words})
-OTHERS_FLAGS = {  # of every command, torchrun, srun, docker, mypy, zensical and tests.hostile
+OTHERS_FLAGS = {  # of every command, torchrun, srun, docker, mypy, zensical, programs of tests
     "--help",
+    "--s3",
     "--signals-to-handle",
     "--kill-on-bad-exit",
     "--cpus-per-task",

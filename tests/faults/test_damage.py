@@ -15,7 +15,7 @@ from PIL import Image
 
 from lewel.errors import RunError
 from lewel.losses import cosine
-from lewel.methods import lewel_b
+from lewel.methods import base, lewel_b
 from lewel.train import checkpoint
 from lewel.train.checkpoint import Checkpoints, find_damage
 from lewel.train.monitor import CollapseWatch, CorruptImages
@@ -206,7 +206,7 @@ def test_collapse_is_reported_once() -> None:
 def test_collapse_is_detected_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lewel_b, "embedding_std", lambda embeddings: torch.tensor(0.01))
+    monkeypatch.setattr(base, "embedding_std", lambda embeddings: torch.tensor(0.01))
     assert tiny_run(tmp_path / "run", "--epochs", "2") == 0
     assert capsys.readouterr().out.count("Collapse: all images") == 1
 

@@ -46,7 +46,7 @@ def test_methods_share_the_time_and_end_in_one_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
-    images(data / "train", {"a": 16, "b": 16})
+    images(data / "train", {"a": 32, "b": 32})
     images(data / "val", {"a": 20, "b": 20})
     words = ["compare", str(data), "--budget", "1m", "--out", str(out)]
 
