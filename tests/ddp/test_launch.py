@@ -93,6 +93,7 @@ def test_one_run_resumes_on_one_device_on_two_and_by_torchrun(tmp_path: Path) ->
     assert_alike(whole, out)
 
 
+@pytest.mark.slow  # two processes
 def test_two_devices_read_a_pack_as_one_does(tmp_path: Path) -> None:
     photos, shards = make_photos(tmp_path / "photos", train=64, val=3), tmp_path / "shards"
     assert pack(photos, shards, "--shard-images", "16") == 0

@@ -95,6 +95,7 @@ def test_a_killed_rank_of_torchrun(tmp_path: Path) -> None:
     assert "To enable traceback see" not in theirs
 
 
+@pytest.mark.slow  # two processes
 def test_a_rank_of_srun_that_hangs_is_noticed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     tasks = by_srun(out, *SAME, *LONG, "--rank-timeout", "0.2")

@@ -251,6 +251,7 @@ def test_tars_that_cannot_be_read_are_one_message(
     assert not Path(tmp_path / "q").exists()
 
 
+@pytest.mark.slow  # two processes
 def test_two_ranks_pack_tars_at_a_url_to_a_url_as_one_does(tmp_path: Path) -> None:
     for number in range(3):
         write_tar(tmp_path / "data" / f"{number}.tar", 10 * number, 10)
