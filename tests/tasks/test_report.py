@@ -58,6 +58,15 @@ def test_a_run_becomes_one_page_beside_it(copied: Path, capsys: pytest.CaptureFi
     assert opening == text.index("<section") and "After training" in text[opening:]
 
 
+def test_a_page_shows_no_credentials_of_the_data(copied: Path) -> None:
+    config, place = copied / "config.yaml", "sftp://me:secret@host/photos?token=abc123"
+    config.write_text(config.read_text().replace("data: scenes", f"data: {place}"))
+    found = read_run(copied)
+    assert found.settings["data"] == "sftp://host/photos" in found.config_text
+    page = report([copied]).read_text(encoding="utf-8")
+    assert "secret" not in page and "abc123" not in page
+
+
 def test_the_command_that_a_page_gives_trains_the_same(copied: Path, tmp_path: Path) -> None:
     words = read_run(copied).command.split()
     assert words[:2] == ["lewel", "pretrain"]
