@@ -36,7 +36,7 @@ def import_everything() -> None:
             import_module(f"lewel.cli.{module}")
             if name not in ("recipes", "bench"):
                 import_module(f"lewel.tasks.{module}")
-    for module in ("timm", "faster_coco_eval", "matplotlib.pyplot", "lewel.api"):
+    for module in ("timm", "faster_coco_eval", "matplotlib.pyplot", "rich.status", "lewel.api"):
         import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page

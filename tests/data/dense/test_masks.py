@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lewel.data.dense.masks import Masked, open_masks
+from lewel.data.dense.masks import Masked, open_masks, read_mask
 from lewel.data.dense.scene_masks import SceneMasks
 from lewel.data.dense.voc import CLASSES, find_voc, palette
 from lewel.data.sources.images import UnreadableImage
@@ -159,3 +159,11 @@ def test_changed_masks_change_the_fingerprint(tmp_path: Path) -> None:
     Image.fromarray(mask).save(root / "masks" / "train" / "train00.png")
     after = [digest_with_labels(split) for split in opened(root)]
     assert after[0] != before[0] and after[1] == before[1]
+
+
+@pytest.mark.parametrize("content", [b"", b"no image"])
+def test_a_mask_that_is_no_image_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "1.png").write_bytes(content)
+    with pytest.raises(UnreadableImage) as found:
+        read_mask(tmp_path / "1.png")
+    assert str(found.value) == "the mask 1.png is empty or no image"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lewel.data.dense.coco_masks import object_masks
@@ -123,6 +123,8 @@ def read_mask(path: Place) -> Tensor:
             return torch.from_numpy(np.array(opened, dtype=np.uint8))
     except UnreadableImage:
         raise
+    except UnidentifiedImageError as error:
+        raise UnreadableImage(f"the mask {path.name} is empty or no image") from error
     except Exception as error:  # Pillow raises many types for damaged files
         raise UnreadableImage(f"the mask {path.name} cannot be read ({error})") from error
 
