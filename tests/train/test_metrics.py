@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,3 +99,21 @@ def test_a_resume_reads_only_what_the_kept_summary_lacks(
     assert read_metrics(tmp_path) == lines[:121]
     assert resumed.summary() == Summary.of(lines[:121])
     assert not Metrics(path, resumed_at=None).summary() and os.path.getsize(path) == 0
+
+
+def test_a_line_that_is_completed_while_a_file_is_read_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = b"".join(json.dumps({"step": n, "loss": 1.0}).encode() + b"\n" for n in range(40))
+    path.write_bytes(whole[: len(whole) // 2 + 3])
+
+    def parse(block: list[bytes]) -> list[Any]:
+        path.write_bytes(whole)  # the run writes on
+        return real(block)
+
+    real = module.parse
+    monkeypatch.setattr(module, "parse", parse)
+    reader = MetricsReader(path)
+    reader.update()
+    assert reader.update().steps == 40 and reader.damaged == 0

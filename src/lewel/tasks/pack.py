@@ -83,8 +83,10 @@ def refuse_inside(out: str, source: str) -> None:
                 f"{shown(out)} lies in the data {shown(source)}, and would become a part of it: "
                 "choose another place."
             )
-    elif not is_url(out) and not is_url(source):
-        refuse_within(user_path(out), source)
+        return
+    here, data = out.removeprefix("file://"), source.removeprefix("file://")
+    if not is_url(here) and not is_url(data):
+        refuse_within(user_path(here), data)
 
 
 def check(place: str, console: Console | None = None) -> PackedShards:

@@ -19,6 +19,7 @@ from lewel.config.identity import differences
 from lewel.config.methods import without_unused
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
+from lewel.data.pack.urls import shown
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.source import digest
 from lewel.errors import Interrupted, UserError, state_of
@@ -162,7 +163,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         config.loggers if rank() == 0 else [],
         folder.path,
         folder.path.name,
-        config.model_dump(mode="json"),
+        {**config.model_dump(mode="json"), "data": shown(config.data)},  # others see it
         step,
         say,
     )

@@ -159,7 +159,8 @@ class MetricsReader:
 
     def _read(self, file: BinaryIO, last: int | None) -> None:
         while block := file.readlines(self.block):
-            if not block[-1].endswith(b"\n"):  # being written, or cut by a kill
+            cut = not block[-1].endswith(b"\n")  # being written, or cut by a kill
+            if cut:
                 block.pop()
             parsed = parse(block)
             late = _first_after(parsed, last)
@@ -168,7 +169,7 @@ class MetricsReader:
             self.damaged += late - len(found)
             self.without_step += sum(_step(line) is None for line in found)
             self.summary.add(found)
-            if late < len(parsed) or not block:
+            if cut or late < len(parsed):  # what is written meanwhile comes with the next call
                 return
             if self.pause:
                 time.sleep(self.pause)

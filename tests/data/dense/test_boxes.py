@@ -228,6 +228,7 @@ def test_errors_in_coco_are_reported(tmp_path: Path) -> None:
             "images without file_name",
         ),
         (json.dumps(coco_file(categories=[7])), "categories without keys"),
+        (json.dumps(coco_file(images=coco_file()["images"] * 2)), "two images with the id"),
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=message) as raised:

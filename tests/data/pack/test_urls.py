@@ -5,6 +5,7 @@ import http.server
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,3 +275,32 @@ def test_credentials_are_left_out() -> None:
     assert without_secrets(f"no {url}, pass", url) == "no sftp://host:22/data, "
     assert shown("photos/a@b?c") == "photos/a@b?c"
     assert expanded("a-{08..10}-{x,y}.tar")[:3] == ["a-08-x.tar", "a-08-y.tar", "a-09-x.tar"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_damaged_pack_is_no_folder_of_tars(
+    packed: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Path(shutil.copytree(packed, tmp_path / "broken"))
+    index = broken / "lewel-index.json"
+    index.unlink() if damage == "missing" else index.write_text(index.read_text()[:50])
+    for source in (str(broken), f"file://{broken}"):
+        assert run(["pack", source, str(tmp_path / "out"), *FLAGS]) == 2
+        assert "index" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_target_in_the_data_is_refused_by_path_and_by_url(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for source, out in (
+        (str(photos), f"file://{photos}/train/out"),
+        (f"file://{photos}", f"{photos}/out"),
+    ):
+        assert run(["pack", source, out, *FLAGS]) == 2
+        assert "lies in the data" in capsys.readouterr().err
+
+
+def test_a_url_that_cannot_be_split_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pack", "http://[bad/x", "out"]) == 2
+    assert "The URL cannot be read (Invalid IPv6 URL)" in capsys.readouterr().err

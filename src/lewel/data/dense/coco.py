@@ -4,6 +4,7 @@ import copy
 import json
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,10 @@ class CocoBoxes(PlacedFiles):
     def _collect(self, file: Place, content: dict[str, Any], only: bool) -> tuple[str, ...]:
         """Store the annotations of each image as JSON, to save memory; return notes."""
         place = {int(one["id"]): index for index, one in enumerate(self._images)}
+        if len(place) < len(self._images):
+            ids = [int(one["id"]) for one in self._images]
+            twice = next(one for one, after in pairwise(ids) if one == after)
+            raise UserError(f"{file} lists two images with the id {twice}: give each its own.")
         every: list[list[dict[str, Any]]] = [[] for _ in self._images]
         known = {int(one["id"]) for one in content["categories"]}
         unknown, unlisted = [], []

@@ -2,7 +2,9 @@
 
 import re
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from lewel.errors import UserError
 
 MOST: Final = 1_000_000  # files that one pattern may name
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -22,7 +24,7 @@ def shown(place: str) -> str:
     """
     if not is_url(place):
         return place
-    parts = urlsplit(place)
+    parts = _split(place)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -30,12 +32,19 @@ def without_secrets(text: str, place: str) -> str:
     """A text in which the credentials of a place are left out."""
     if not is_url(place):
         return text
-    parts = urlsplit(place)
+    parts = _split(place)
     user = parts.netloc.rpartition("@")[0]
     secrets = [f"{user}@", user.partition(":")[2], f"?{parts.query}", parts.query]
     for secret in secrets:
         text = text.replace(secret, "") if len(secret) > 1 else text
     return text
+
+
+def _split(place: str) -> SplitResult:
+    try:
+        return urlsplit(place)
+    except ValueError as error:  # it may hold a password, so it is not repeated
+        raise UserError(f"The URL cannot be read ({error}): expected scheme://host/path.") from None
 
 
 def expanded(pattern: str) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lewel.data.pack.format import ANNOTATIONS, INDEX, TRAIN, UNLABELLED, VAL, read_index
+from lewel.data.pack.format import ANNOTATIONS, INDEX, MANIFEST, TRAIN, UNLABELLED, VAL, read_index
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Remote, open_store
 from lewel.data.pack.urls import expanded, is_url, shown
@@ -15,7 +15,7 @@ from lewel.data.sources.folder import EXPECTED, are_classes, open_folders
 from lewel.data.sources.images import SUFFIXES
 from lewel.data.sources.named import NAMES
 from lewel.data.sources.open import open_splits
-from lewel.data.sources.packed import Packed, open_packed
+from lewel.data.sources.packed import Packed, is_packed, open_packed
 from lewel.data.sources.scan import suffix_of
 from lewel.data.sources.source import Source
 from lewel.data.sources.tars import open_tars
@@ -88,7 +88,7 @@ def _open(data: str, scene_size: int, notes: list[str], storage: Storage) -> Spl
     except UserError:
         path = user_path(data)
         tars = sorted(str(one.relative_to(path)) for one in _tars_below(path))
-        if not tars:
+        if not tars or is_packed(str(path)):  # a damaged pack is no folder of plain tars
             raise
         return None, *open_tars(open_store(str(path)), tars, path.resolve().name, notes)
 
@@ -103,7 +103,7 @@ def _open_pattern(data: str, notes: list[str], storage: Storage) -> tuple[Fetche
     base = place.partition("{")[0].rpartition("/")[0]
     files = [one[len(base) + 1 :] if base else one for one in expanded(place)]
     store = open_store(base or ".", storage)
-    name = os.path.basename(base) or os.path.basename(place).removesuffix(TAR)
+    name = os.path.basename(shown(base)) or os.path.basename(place).removesuffix(TAR)
     return open_tars(store, files, name, notes)
 
 
@@ -119,6 +119,11 @@ def _open_url(data: str, notes: list[str], storage: Storage) -> Splits:
     else:
         return open_packed(data, notes, storage)
     files = made_on_rank_0(lambda: listed(store), "listed")
+    if MANIFEST in files:
+        raise UserError(
+            f"{shown(data)} is packed data without its index: run the `lewel pack` that wrote it "
+            "again, to resume."
+        )
     images = [file for file in files if suffix_of(file) in SUFFIXES]
     name = shown(data).rstrip("/").rpartition("/")[2] or "images"
     tars = [file for file in files if suffix_of(file) == TAR]
