@@ -14,6 +14,7 @@ from lewel.cli.main import run
 from lewel.data.dense.boxes import BoxSamples, BoxSource
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.masks import Masked, open_masks, validation_masks
+from lewel.data.sources.attached import attached_files
 from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import annotation_files, digest_with_labels, image_files
 from lewel.errors import UserError
@@ -184,3 +185,14 @@ def test_wrong_uses_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixtur
     shard = tmp_path / "shards" / "annotations-000000.tar"
     shard.write_bytes(before[:5000] + bytes(len(before) - 5000))
     assert run(["pack", "--check", str(tmp_path / "shards")]) == 1
+
+
+def test_hidden_files_are_not_packed(tmp_path: Path) -> None:
+    root = make_coco(tmp_path / "coco")
+    split = root / "train2017"
+    image = next(split.iterdir())
+    for hidden in (split / f".{image.name}", split / ".thumbs" / image.name):
+        hidden.parent.mkdir(exist_ok=True)
+        hidden.write_bytes(image.read_bytes())
+    names = attached_files(root, [])
+    assert f"train2017/{image.name}" in names and not [name for name in names if "/." in name]

@@ -304,3 +304,14 @@ def test_a_target_in_the_data_is_refused_by_path_and_by_url(
 def test_a_url_that_cannot_be_split_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pack", "http://[bad/x", "out"]) == 2
     assert "The URL cannot be read (Invalid IPv6 URL)" in capsys.readouterr().err
+
+
+def test_tars_without_labels_do_not_take_the_place_of_those_with(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name, first, labelled in (("test", 50, False), ("train", 0, True), ("val", 20, True)):
+        write_tar(data / f"{name}-0.tar", first, 9, labelled)
+    assert run(["pack", str(data), str(tmp_path / "out"), *FLAGS]) == 0
+    found = open_data(str(tmp_path / "out"), image_size=16)
+    assert found.val is not None and (len(found.unlabelled), len(found.val)) == (9, 9)
+    assert found.val.describe(0).startswith("val-0.tar/")
+    assert found.unlabelled.classes == ("0", "1", "2")

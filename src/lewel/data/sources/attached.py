@@ -93,4 +93,10 @@ def attached_files(root: Path, train: Iterable[str]) -> list[str]:
 
 def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:
     kinds = set(suffixes)
-    return [file for file in folder.rglob("*") if file.suffix.lower() in kinds and file.is_file()]
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in kinds and file.is_file())
+    return [file for file in files if not _is_hidden(file.relative_to(folder))]
+
+
+def _is_hidden(file: Path) -> bool:
+    """Whether the images of a folder do not count a file, either."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in file.parts)

@@ -69,10 +69,10 @@ def open_tars(
 ) -> tuple[Fetched, Fetched | None]:
     """The training set of some tar files, and the validation set that their names tell."""
     found = scan_tars(store, files)
-    apart = [file for file in files if _split(file) in VALIDATION_SPLITS]
-    first = _split(apart[0]) if apart and len(apart) < len(files) else None
-    val = [file for file in apart if _split(file) == first] if first else []
-    train = [file for file in files if file not in set(apart)] if val else list(files)
+    apart = {file for file in files if _split(file) in VALIDATION_SPLITS}
+    apart = apart if len(apart) < len(files) else set()
+    train = [file for file in files if file not in apart]
+    first, val = _labelled_split(files, apart, found)
     classes = _classes([one.label for file in (*train, *val) for one in found[file]])
     own = _source(store, train, found, name, classes)
     if not len(own):
@@ -88,6 +88,17 @@ def open_tars(
     held = _source(store, val, found, name, classes)
     notes.append(f"{name} has tar files called {first}: {len(held):,} images for validation.")
     return own, held
+
+
+def _labelled_split(
+    files: Sequence[str], apart: set[str], found: dict[str, list[Sample]]
+) -> tuple[str, list[str]]:
+    """The first of the validation splits whose images all have labels, and its tar files."""
+    for split in VALIDATION_SPLITS:
+        own = [file for file in files if file in apart and _split(file) == split]
+        if own and all(one.label is not None for file in own for one in found[file]):
+            return split, own
+    return "", []
 
 
 def scan_tars(store: Store, files: Sequence[str]) -> dict[str, list[Sample]]:
@@ -121,7 +132,8 @@ def samples(store: Store, file: str) -> Iterator[Sample]:
                     images.append((member.name, member.offset_data, member.size))
                 elif kind == "cls":
                     window.seek(member.offset_data)
-                    label = window.read(member.size).decode("utf-8", "replace").strip()
+                    text = window.read(member.size).decode("utf-8", "replace").strip()
+                    label = text or None  # an empty file is no label
             window.seek(tar.offset)
             if window.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # of zeros, at its end
                 raise tarfile.ReadError("its end is missing")
