@@ -167,3 +167,12 @@ def test_a_mask_that_is_no_image_is_named(tmp_path: Path, content: bytes) -> Non
     with pytest.raises(UnreadableImage) as found:
         read_mask(tmp_path / "1.png")
     assert str(found.value) == "the mask 1.png is empty or no image"
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data", {"train": 3, "val": 2})
+    image = next(file for file in sorted(root.rglob("images/**/*")) if file.is_file())
+    image.with_suffix(".bmp").write_bytes(image.read_bytes())
+    names = " and ".join(sorted((image.name, image.with_suffix(".bmp").name)))
+    with pytest.raises(UserError, match=f"{names}, two files of one name: remove one"):
+        open_masks(str(root), size=16, split=None, limit=None, seed=0)

@@ -196,3 +196,19 @@ def test_hidden_files_are_not_packed(tmp_path: Path) -> None:
         hidden.write_bytes(image.read_bytes())
     names = attached_files(root, [])
     assert f"train2017/{image.name}" in names and not [name for name in names if "/." in name]
+
+
+def test_an_annotation_that_cannot_be_read_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_coco(tmp_path / "coco")
+    read = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path.name.startswith("instances_val"):
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    assert pack(root, tmp_path / "out") == 2
+    assert "cannot be read (permission denied)" in capsys.readouterr().err

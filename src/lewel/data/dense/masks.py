@@ -260,8 +260,15 @@ def _pairs(root: Place, split: str) -> list[tuple[str, str]]:
 
 def _stems(folder: Place, wanted: Callable[[str], bool]) -> dict[str, Place]:
     """Files below a folder by their relative path, without the suffix."""
-    files = (path for path in folder.rglob("*") if wanted(path.suffix.lower()))
-    return {os.path.splitext(below(path, folder))[0]: path for path in files}
+    found: dict[str, Place] = {}
+    for path in folder.rglob("*"):
+        if wanted(path.suffix.lower()):
+            stem = os.path.splitext(below(path, folder))[0]
+            if stem in found:
+                names = " and ".join(sorted((found[stem].name, path.name)))
+                raise UserError(f"{folder} holds {names}, two files of one name: remove one.")
+            found[stem] = path
+    return found
 
 
 def _classes(root: Place, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -148,10 +148,10 @@ class Packing:
         """The record of a shard that exists and is intact."""
         try:
             record = self.read_record(piece)
-        except (FileNotFoundError, ValueError):
+            intact = self.target.is_intact(piece.file, record)
+            return record if intact and not self.repaired(piece, record["bad"]) else None
+        except (FileNotFoundError, ValueError, TypeError, KeyError):  # missing or damaged
             return None
-        intact = self.target.is_intact(piece.file, record)
-        return record if intact and not self.repaired(piece, record["bad"]) else None
 
     def repaired(self, piece: Piece, corrupt: list[dict[str, Any]]) -> bool:
         """Whether an image that was corrupt when the shard was written can now be read."""

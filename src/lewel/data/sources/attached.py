@@ -12,6 +12,7 @@ from lewel.data.sources.layouts import MASK_SUFFIXES, find_layout, voc_folders
 from lewel.data.sources.names import Names
 from lewel.data.sources.packed import Packed
 from lewel.data.sources.place import below
+from lewel.errors import UserError
 
 VOC = {
     "Annotations": (".xml",),
@@ -39,7 +40,12 @@ class Attached:
         state = hashlib.sha256()
         for index in range(len(self)):
             state.update(self.describe(index).encode("utf-8", "surrogateescape") + b"\0")
-            state.update(hashlib.sha256(self.load(index)).digest())
+            try:
+                content = self.load(index)
+            except UnreadableImage as error:
+                path = self._root / self.describe(index)
+                raise UserError(f"{path} cannot be read ({error}): make it readable.") from None
+            state.update(hashlib.sha256(content).digest())
         return state.hexdigest()
 
     def describe(self, index: int) -> str:
