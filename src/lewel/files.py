@@ -36,12 +36,15 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a temporary file beside `path`, fsync it and rename it to `path`."""
+def write_atomically(path: Path, write: Callable[[Path], object], private: bool = False) -> None:
+    """Write to a temporary file beside `path`, fsync it and rename it to `path`.
+
+    A private file can be read by nobody else.
+    """
     temp = path.with_name(path.name + ".partial")
     try:
         temp.unlink(missing_ok=True)  # left by a kill
-        temp.touch()
+        temp.touch(0o600 if private else 0o666)
         mode = temp.stat().st_mode  # what the umask allows; safetensors would choose 0600
         write(temp)
         temp.chmod(mode)

@@ -59,8 +59,8 @@ def test_a_run_becomes_one_page_beside_it(copied: Path, capsys: pytest.CaptureFi
 
 
 def test_a_page_shows_no_credentials_of_the_data(copied: Path) -> None:
-    config, place = copied / "config.yaml", "sftp://me:secret@host/photos?token=abc123"
-    config.write_text(config.read_text().replace("data: scenes", f"data: {place}"))
+    config, place = copied / "config.yaml", "sftp://me:it's#secret@host/photos?token=abc123"
+    config.write_text(config.read_text().replace("data: scenes", f'data: "{place}"'))
     found = read_run(copied)
     assert found.settings["data"] == "sftp://host/photos" in found.config_text
     page = report([copied]).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from lewel.cli.output import command, say, wide
 from lewel.cli.parameters import Flag, Positive
+from lewel.data.pack.urls import shown
 from lewel.data.workers import cores
 from lewel.errors import RunError
 from lewel.progress import plain_console
@@ -52,7 +53,7 @@ def compare(
     from lewel.tasks.reproduction_plan import plan
 
     console = plain_console()
-    folder = out or Path("runs") / f"compare-{Path(data).name or 'data'}"
+    folder = out or Path("runs") / f"compare-{Path(shown(data)).name or 'data'}"
     planned = task(
         data, methods or [], parse_budget(budget), folder, lambda text: say(console, text)
     )
@@ -63,12 +64,12 @@ def compare(
         return
     say(console, f"{len(planned.shares)} methods, {len(queue)} runs, {budget} each on one core.")
     failed = Worker(many, lambda text: say(console, text)).work(queue)
-    shown = planned.shown(seeds)
-    pages = write_pages([shown], planned.setup.scale.title, folder / "pages", "Comparison")
+    tables = planned.shown(seeds)
+    pages = write_pages([tables], planned.setup.scale.title, folder / "pages", "Comparison")
     table = Table(box=None, pad_edge=False)
-    for column in ("", *shown.columns):
+    for column in ("", *tables.columns):
         table.add_column(column, no_wrap=True)
-    for row in shown.rows:
+    for row in tables.rows:
         table.add_row(Text(row.label), *(Text(cell.text()) for cell in row.cells))
     wide(console, 200).print(table)
     say(console, *(f"wrote {path}" for path in pages))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from lewel.data.pack.urls import shown
 from lewel.progress import plain_console, rank_from_outside, show
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ def say(console: Console, *lines: str) -> None:
 
 
 def command(*words: object, note: str = "") -> str:
-    """A command line to paste into a shell: every word quoted where it needs it."""
-    text = [str(word) for word in words]
+    """A command line to paste into a shell: every word quoted where it needs it, no passwords."""
+    text = [shown(str(word)) for word in words]
     # A path that begins with a hyphen would be a flag.
     paths = [isinstance(word, Path) and str(word).startswith("-") for word in words]
     text = [f"./{word}" if path else word for word, path in zip(text, paths, strict=True)]

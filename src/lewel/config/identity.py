@@ -5,6 +5,7 @@ from typing import Any
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
 from lewel.config.settings import flat
+from lewel.data.pack.urls import shown
 
 # What may change between a run and its resumption; everything else is the run's identity.
 FREE = frozenset(
@@ -34,9 +35,9 @@ TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
 def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
     """What makes two configurations different runs, one `key: old -> new` each.
 
-    More epochs are the same run, trained for longer.
+    More epochs are the same run, trained for longer. So is a URL with another password.
     """
-    before, after = flat(old), flat(new)
+    before, after = ({**flat(one), "data": shown(one.data)} for one in (old, new))
     if new.epochs >= old.epochs:
         after["epochs"] = before["epochs"]
     return [

@@ -160,5 +160,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def write_yaml(settings: dict[str, Any], path: Path) -> None:
     """Settings as a YAML file, usable as a recipe."""
-    text = yaml.safe_dump(settings, sort_keys=False, width=100)
-    path.write_text(with_end(text), encoding="utf-8")
+    path.write_text(yaml_text(settings), encoding="utf-8")
+
+
+def yaml_text(settings: dict[str, Any]) -> str:
+    """Settings as YAML, with the lines by which a file that was cut is known."""
+    return with_end(yaml.safe_dump(settings, sort_keys=False, width=100))

@@ -19,6 +19,7 @@ from lewel.config.recipes import list_recipes
 from lewel.config.reproduce import Dotted, Experiment, Measurement, Row, Scale
 from lewel.config.sizes import crop_sizes
 from lewel.data.dense.masks import validation_masks
+from lewel.data.pack.urls import shown
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data
 from lewel.errors import UserError
@@ -91,7 +92,7 @@ def compare(
     )
     scale = setup.scale
     experiment = Experiment(
-        title=f"Methods on {data}",
+        title=f"Methods on {shown(data)}",
         evaluations=list(scale.evaluations),
         rows=[*rows, *([plain] if "knn" in scale.evaluations else [])],
     )
@@ -142,7 +143,7 @@ def scale_of(data: str, recipes: dict[str, str]) -> Scale:
         metric=f"baselines.run.{metric}.value",
     )
     return Scale(
-        title=f"{data}, the same time for each method, one core",
+        title=f"{shown(data)}, the same time for each method, one core",
         data=data,
         needs="",
         recipes={"imagenet": recipes},
@@ -171,7 +172,7 @@ def planned(
     data: str, recipes: dict[str, str], budget: float, file: Path, tell: Tell
 ) -> list[Share]:
     """The shares of all methods: those of the file, and those that are measured now."""
-    about = {"data": data, "budget": budget}
+    about = {"data": shown(data), "budget": budget}
     known: dict[str, Share] = {}
     if file.exists():
         try:
@@ -213,7 +214,7 @@ def measured_share(method: str, recipe: str, data: str, opened: Data, budget: fl
     config = configure(data, recipe, {"accelerator": "cpu", "workers": 0})
     if len(opened.unlabelled) < config.batch_size:
         raise UserError(
-            f"{data} has {len(opened.unlabelled):,} images, fewer than a batch of {recipe} "
+            f"{shown(data)} has {len(opened.unlabelled):,} images, fewer than a batch of {recipe} "
             f"({config.batch_size}): methods are compared on more."
         )
     threads = torch.get_num_threads()

@@ -18,6 +18,7 @@ from lewel.data.dense.boxes import BoxBatch, BoxSamples, BoxSource, limited, pad
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.instances import rasterise
 from lewel.data.pack.storage import note_on_cache
+from lewel.data.pack.urls import shown
 from lewel.data.sources.list import read_classes
 from lewel.data.views.loader import Order, make_loader
 from lewel.errors import UserError
@@ -60,10 +61,14 @@ def open_detection(
         storage=storage_of(config),
     )
     if config.masks and not train.masked:
-        raise UserError(f"{config.data} has no masks: leave out --masks, or use COCO or scenes.")
+        raise UserError(
+            f"{shown(config.data)} has no masks: leave out --masks, or use COCO or scenes."
+        )
     train = with_objects(limited(train, config.limit, config.seed))
     if not len(train):
-        raise UserError(f"{config.data} has no objects to train on: give other data or splits.")
+        raise UserError(
+            f"{shown(config.data)} has no objects to train on: give other data or splits."
+        )
     notes += (*note_on_cache(config.data, storage_of(config)), *train.notes, *val.notes)
     if config.train_split is not None and config.train_split == config.val_split:
         notes.append("Training and validation set are the same: AP shows memorisation.")

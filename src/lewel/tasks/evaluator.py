@@ -10,6 +10,7 @@ import numpy as np
 
 from lewel.config.evaluate import FREE, DenseConfig, EvaluateConfig, TrainConfig
 from lewel.config.settings import storage_of
+from lewel.data.pack.urls import shown
 from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
@@ -48,7 +49,7 @@ def open_labelled(
         lists=Lists.beside(None),
     )
     notes += data.notes
-    return labelled(data, config.data)
+    return labelled(data, shown(config.data))
 
 
 def labelled(data: Data, name: str) -> tuple[Source, Source]:
@@ -103,7 +104,7 @@ class Evaluator:
         self.notes: list[str] = []
         self.train, self.val = opens(config, self.network, self.notes)
         self.notes += warnings_of(len(self.val))
-        refuse_identical(self.train, config.data)
+        refuse_identical(self.train, shown(config.data))
         self.data = {
             "train": digest_with_labels(self.train)[:16],
             "val": digest_with_labels(self.val)[:16],
@@ -134,6 +135,7 @@ class Evaluator:
         chosen = self.config.model_dump(mode="json", exclude=free | {"backbone", "partial"})
         return {
             **chosen,
+            "data": shown(self.config.data),
             "image_size": self.network.image_size,
             "weights": self.weights,
             **self.data,

@@ -57,7 +57,7 @@ def pack(source: str, out: str, config: PackConfig, console: Console | None = No
         beside = place.cores if place.cores > 1 else 0  # one core encodes in this process
         index = packing.run(beside if config.workers is None else config.workers)
         # Other nodes may not see the index at once.
-        mine = [] if index is None else [PackedShards.of(out, index, len(packing.corrupt))]
+        mine = [] if index is None else [PackedShards.of(target.shown, index, len(packing.corrupt))]
         return gather_objects(mine)[0]
 
 
@@ -91,4 +91,4 @@ def refuse_inside(out: str, source: str) -> None:
 
 def check(place: str, console: Console | None = None) -> PackedShards:
     """Compare the shards of a folder or URL with their checksums."""
-    return PackedShards.of(place, checking.check(place, console or plain_console()))
+    return PackedShards.of(shown(place), checking.check(place, console or plain_console()))

@@ -87,6 +87,11 @@ def rescan(data: str | None, recipe: str | None, out: Path | None) -> None:
     Lists.beside(out).forget(str(user_path(named)))
 
 
+def public(config: PretrainConfig) -> dict[str, Any]:
+    """The settings as others may see them: without credentials."""
+    return {**config.model_dump(mode="json"), "data": shown(config.data)}
+
+
 def with_precision(config: PretrainConfig, device: torch.device, path: Path) -> PretrainConfig:
     """The settings with the precision that `auto` stands for: an existing run keeps its own."""
 
@@ -163,7 +168,7 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
         config.loggers if rank() == 0 else [],
         folder.path,
         folder.path.name,
-        {**config.model_dump(mode="json"), "data": shown(config.data)},  # others see it
+        public(config),
         step,
         say,
     )
@@ -238,7 +243,7 @@ def assemble(
             method.student.head,
             describe(parts, run.metrics.summary(), run.step),
         ),
-        config=config.model_dump(mode="json"),
+        config=public(config),
         data=content,
         embed=build_embed(config, data.unlabelled, method, fabric.device, parts.place),
     )

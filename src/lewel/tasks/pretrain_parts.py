@@ -7,6 +7,7 @@ from pathlib import Path
 from lewel.config.build import build_method, build_plan, load_initial, peak_rate
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.settings import storage_of
+from lewel.data.pack.urls import shown
 from lewel.data.sources.check import refuse_identical
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
@@ -29,7 +30,7 @@ def open_configured(config: PretrainConfig, path: Path | None) -> Data:
         storage=storage_of(config),
         lists=Lists.beside(path),
     )
-    refuse_identical(data.unlabelled, config.data)
+    refuse_identical(data.unlabelled, shown(config.data))
     return data
 
 

@@ -10,6 +10,7 @@ from lewel.config.build import build_dataset
 from lewel.config.methods import as_recipe
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.settings import write_yaml
+from lewel.data.pack.urls import shown
 from lewel.data.views.loader import Samples, finish_views
 from lewel.files import write_atomically
 from lewel.tasks.healing import heal
@@ -25,8 +26,9 @@ CPU = torch.device("cpu")
 
 
 def write_config(folder: RunFolder, config: PretrainConfig) -> None:
-    """Write the settings of a run."""
-    write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside))
+    """Write the settings of a run, for its owner alone where a URL holds credentials."""
+    private = shown(config.data) != config.data
+    write_atomically(folder.config, lambda aside: write_yaml(as_recipe(config), aside), private)
 
 
 def draw_views(dataset: Samples, plan: Plan, folder: RunFolder) -> None:

@@ -11,7 +11,8 @@ import yaml
 
 from lewel.config.references import find_reference
 from lewel.config.resolve import resolve
-from lewel.data.pack.urls import shown, without_secrets
+from lewel.config.settings import yaml_text
+from lewel.data.pack.urls import shown
 from lewel.errors import RunError, UserError
 from lewel.files import is_cut
 from lewel.pages.gallery import Gallery
@@ -56,8 +57,10 @@ class Reader:
         """The report data."""
         text = self.text(self.folder.config)
         config, card = self.config(text), self.card()
-        if isinstance(place := config.get("data"), str):  # pages are for others, too
-            text, config = without_secrets(text, place), {**config, "data": shown(place)}
+        place = config.get("data")
+        if isinstance(place, str) and shown(place) != place:  # pages are for others, too
+            config = {**config, "data": shown(place)}
+            text = yaml_text(config)
         metrics = self.summary()
         reference = self.reference(config, card)
         return RunData(

@@ -15,6 +15,7 @@ from lewel.data.dense.boxes import BoxSamples, BoxSource
 from lewel.data.dense.detection import open_boxes
 from lewel.data.dense.masks import Masked, open_masks, validation_masks
 from lewel.data.sources.attached import attached_files
+from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.open import open_data, open_every_split
 from lewel.data.sources.source import annotation_files, digest_with_labels, image_files
 from lewel.errors import UserError
@@ -212,3 +213,30 @@ def test_an_annotation_that_cannot_be_read_is_one_message(
     monkeypatch.setattr(Path, "read_bytes", denied)
     assert pack(root, tmp_path / "out") == 2
     assert "cannot be read (permission denied)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["packed", "packed-again"])
+def test_a_corrupt_image_is_one_in_a_pack_as_in_its_folder(tmp_path: Path, again: bool) -> None:
+    cat = voc_object("cat", (3, 4, 20, 21))
+    names = [f"{number:02d}" for number in range(30)]
+    voc = make_voc(
+        tmp_path / "VOC2012",
+        {"train": dict.fromkeys(names[:26], cat), "val": dict.fromkeys(names[26:], cat)},
+    )
+    masks = make_folder(tmp_path / "masks", {"train": 26, "val": 4})
+    (voc / "JPEGImages" / "03.jpg").write_bytes(b"no image")
+    (masks / "images" / "train" / "train03.png").write_bytes(b"no image")
+    for root in (voc, masks):
+        out = tmp_path / f"{root.name}-shards"
+        assert pack(root, out) == 0
+        if again:
+            assert pack(out, tmp_path / f"{root.name}-more", "--keep") == 0
+            out = tmp_path / f"{root.name}-more"
+        for data in (root, out):
+            opened = open_boxes(str(data), size=32) if root is voc else opened_masks(data)
+            assert [len(side) for side in opened] == [26, 4]
+            with pytest.raises(UnreadableImage):
+                opened[0].read(3)
+            opened[0].read(4)
+        assert len(open_data(str(out), image_size=16).unlabelled) == 29 - 4 * (root is masks)
+        digest_with_labels(opened[0])  # known by its content

@@ -63,7 +63,7 @@ def count_fetched() -> Any:
     """A number of the bytes that this process and its workers fetch from shards."""
     from lewel.data.pack.stores import Extent, Remote
 
-    fetched, fetch = multiprocessing.Value("q", 0), Remote._fetch
+    fetched, fetch = multiprocessing.Value("q", 0), Remote.read_range
 
     def counting(self: Remote, block: Extent) -> bytes:
         data = fetch(self, block)
@@ -71,7 +71,7 @@ def count_fetched() -> Any:
             fetched.value += len(data) * block.file.endswith(".tar")
         return data
 
-    Remote._fetch = counting  # type: ignore[method-assign]
+    Remote.read_range = counting  # type: ignore[method-assign]
     return fetched
 
 

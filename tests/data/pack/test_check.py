@@ -11,6 +11,7 @@ import torch
 from lewel.cli.main import run
 from lewel.data.sources.packed import Packed
 from tests.data.pack.photos import make_photos, pack
+from tests.faults.storage import Faults, served
 from tests.running import metrics, tiny_run
 
 
@@ -74,6 +75,30 @@ def test_a_run_on_shards_resumes_exactly_from_a_folder_and_a_url(
     assert tiny_run(tmp_path / "url", *flags, data=packed.as_uri()) == 0
     complete, url = ([m.get("loss") for m in metrics(tmp_path / o)] for o in ("complete", "url"))
     assert complete == url and len(complete) == 12
+
+
+def test_a_password_stays_in_the_settings_of_a_run(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with served(packed, Faults()) as url:
+        place = url.replace("://", "://me:s3kr3t@")
+        flags = ("--limit", "32", "--epochs", "1", "--loggers", "tensorboard")
+        assert tiny_run(out, *flags, data=place) == 0
+        words = ["knn", str(out), "--data", place, "--accelerator", "cpu", "--workers", "0"]
+        assert run(words) == 0
+        assert run(["segment", str(out), "--data", place]) == 2
+        assert run(["report", str(out)]) == 0
+        again = place.replace("s3kr3t", "changed")  # as presigned URLs do
+        assert tiny_run(out, *flags, data=again) == 0
+    said = capsys.readouterr()
+    assert "s3kr3t" not in said.out + said.err
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert [path.name for path in files if "tfevents" in path.name]
+    holding = [path for path in files if b"s3kr3t" in path.read_bytes()]
+    # Resuming needs it; nobody else can read the file.
+    assert [path.name for path in holding] == ["config.yaml"]
+    assert holding[0].stat().st_mode & 0o777 == 0o600
 
 
 def test_a_run_counts_the_samples_of_a_damaged_shard(packed: Path, tmp_path: Path) -> None:

@@ -21,11 +21,14 @@ from fsspec.implementations.local import LocalFileSystem
 from PIL import Image
 
 from lewel.cli.main import run
+from lewel.data.pack.stores import open_store
 from lewel.data.pack.urls import expanded, shown, without_secrets
 from lewel.data.sources.open import open_data
+from lewel.data.sources.tars import open_tars
 from lewel.errors import UserError
 from tests.data.pack.photos import make_photos, pack, smooth
 from tests.data.pack.test_write import content
+from tests.faults.storage import Faults, served
 
 FLAGS = ("--size", "24", "--shard-images", "8", "--workers", "0")
 TEXTS = ("lewel-index.json", "lewel-samples.bin")
@@ -117,7 +120,8 @@ def test_an_interrupted_upload_is_resumed(
     assert run(words) == 0
     assert_same_pack(out, packed)
     assert sent[-1] == "lewel-index.json"
-    assert len(sent) - again == 15 - max(0, cut - 1) // 2 * 2  # finished shards are not sent again
+    finished = 1 + (cut - 1) // 2 * 2 if cut else 0  # the manifest and shards, with their records
+    assert len(sent) - again == 15 - finished
 
 
 def test_a_killed_upload_is_resumed(photos: Path, packed: Path, tmp_path: Path) -> None:
@@ -158,7 +162,13 @@ def test_wrong_targets_are_one_message(
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
+    records = tmp_path / "theirs" / "records"  # somebody else's
+    records.mkdir(parents=True)
+    (records / "patients.csv").write_text("x")
+    assert pack(photos, records.parent, *FLAGS) == 2
+    assert "holds other files, no packed data" in capsys.readouterr().err
     for target, message in (
+        (f"file://{records.parent}", "holds other files, no packed data"),
         (f"file://{mine}", "holds other files, no packed data"),
         ("https://me:secret@127.0.0.1/shards", "cannot be written to by https"),
         ("nosuch://me:secret@place/x", "is not supported by fsspec"),
@@ -167,6 +177,7 @@ def test_wrong_targets_are_one_message(
         said = capsys.readouterr().err
         assert message in said and "secret" not in said and "Traceback" not in said
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    assert [path.name for path in records.parent.rglob("*")] == ["records", "patients.csv"]
     url = f"file://{photos}"
     assert run(["pack", url, f"{url}/shards", *FLAGS]) == 2
     assert "would become a part of it" in capsys.readouterr().err
@@ -195,9 +206,7 @@ def write_tar(path: Path, first: int, count: int, labelled: bool = True, form: i
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=form) as tar:
         for number in range(first, first + count):
-            picture = io.BytesIO()
-            Image.fromarray(smooth(number, 20, 24)).save(picture, "JPEG")
-            parts = {"seg.png": b"\x89PNG", "jpg": picture.getvalue(), "json": b"{}"}
+            parts = {"seg.png": b"\x89PNG", "jpg": jpeg(number), "json": b"{}"}
             if labelled:
                 parts["cls"] = str(number % 3).encode()
             for kind, data in parts.items():
@@ -233,6 +242,61 @@ def test_webdataset_tars_are_packed(tmp_path: Path, form: int) -> None:
         open_data(str(data), image_size=16)
 
 
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+def jpeg(number: int) -> bytes:
+    picture = io.BytesIO()
+    Image.fromarray(smooth(number, 20, 24)).save(picture, "JPEG")
+    return picture.getvalue()
+
+
+def test_no_image_of_a_tar_is_lost_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "a.tar", "w") as tar:
+        for number in range(4):  # a camera's names, as no WebDataset writer makes them
+            add(tar, f"v1.0/trip.{number}.jpg", jpeg(number))
+            add(tar, f"v1.0/trip.{number}.cls", str(number - 2).encode())
+        for name in ("b.seg.png", "b.jpg", "b.png"):
+            add(tar, name, jpeg(9))
+    assert run(["pack", str(tmp_path / "data"), str(tmp_path / "out"), *FLAGS]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "2 images beside another of their sample are left out, for example a.tar/b.seg.png" in said
+    )
+    assert "without a .cls, or with a negative one: they have no labels" in said
+    found = open_data(str(tmp_path / "out"), image_size=16).unlabelled
+    names = sorted(found.describe(index) for index in range(len(found)))
+    assert names == ["a.tar/b.jpg", *(f"a.tar/v1.0/trip.{number}.jpg" for number in range(4))]
+
+
+def test_a_dotted_name_has_its_own_label(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with tarfile.open(tmp_path / "data" / "a.tar", "w") as tar:
+        for number in range(4):
+            add(tar, f"trip.{number}.jpg", jpeg(number))
+            add(tar, f"trip.{number}.cls", f"{number % 2}".encode())
+    assert run(["pack", str(tmp_path / "data"), str(tmp_path / "out"), *FLAGS]) == 0
+    found = open_data(str(tmp_path / "out"), image_size=16).unlabelled
+    assert found.labels is not None
+    for index in range(4):
+        assert int(found.describe(index).split(".")[-2]) % 2 == found.labels[index]
+
+
+def test_a_short_answer_is_no_corrupt_image_of_a_tar(tmp_path: Path) -> None:
+    write_tar(tmp_path / "data" / "a.tar", 0, 6)
+    faults = Faults(short=1)
+    with served(tmp_path / "data", faults) as url:
+        images, _ = open_tars(open_store(url), ["a.tar"], "a", [])
+        faults.short = 1
+        assert images.load(4) == jpeg(4) and not faults.short
+
+
 def test_tars_that_cannot_be_read_are_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,7 +312,7 @@ def test_tars_that_cannot_be_read_are_one_message(
     assert "b-0.tar does not exist" in capsys.readouterr().err
     (data / "a.tar").write_bytes(whole)
     assert run(["pack", str(data), out, *FLAGS]) == 0
-    assert "without a .cls: they have no labels" in capsys.readouterr().out
+    assert "without a .cls, or with a negative one: they have no" in capsys.readouterr().out
     assert not Path(tmp_path / "q").exists()
 
 
@@ -274,6 +338,10 @@ def test_credentials_are_left_out() -> None:
     assert shown(url) == "sftp://host:22/data"
     assert without_secrets(f"no {url}, pass", url) == "no sftp://host:22/data, "
     assert shown("photos/a@b?c") == "photos/a@b?c"
+    chained = "simplecache::zip://a.jpg::https://me:pa/s%40s@host:80/x.zip?sig=abc"
+    assert shown(chained) == "simplecache::zip://a.jpg::https://host:80/x.zip"
+    assert without_secrets(f"{chained} pa/s@s pa/s%40s", chained) == f"{shown(chained)}  "
+    assert shown("https://[::1]:80/x@y") == "https://[::1]:80/x@y"
     assert expanded("a-{08..10}-{x,y}.tar")[:3] == ["a-08-x.tar", "a-08-y.tar", "a-09-x.tar"]
 
 

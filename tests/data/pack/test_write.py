@@ -217,6 +217,8 @@ def test_damaged_shards_are_written_again(photos: Path, packed: Path, tmp_path: 
     assert pack(photos, tmp_path / "out", *flags) == 0
     (tmp_path / "out" / "train-000002.tar").write_bytes(b"nothing")
     (tmp_path / "out" / "val-000000.tar").unlink()
+    for number, text in enumerate(("[]", '{"bad": []}', "{", "null")):
+        (tmp_path / "out" / "records" / f"train-{number:06d}.json").write_text(text)
     assert pack(photos, tmp_path / "out", *flags) == 0
     assert content(tmp_path / "out") == content(packed)
 

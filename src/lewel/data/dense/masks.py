@@ -24,6 +24,7 @@ from lewel.data.dense.voc import (
     split_pairs,
 )
 from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
+from lewel.data.pack.urls import shown
 from lewel.data.sources.images import SUFFIXES, UnreadableImage
 from lewel.data.sources.layouts import (
     MASK_SUFFIXES,
@@ -189,7 +190,8 @@ def _open(
     voc = None if data == "scenes" else find_voc(root)
     if split is not None and voc is None:
         raise UserError(
-            f"{data} has no split {split!r}: --split names a list of Pascal VOC, so leave it out."
+            f"{shown(data)} has no split {split!r}: --split names a list of Pascal VOC, so leave "
+            "it out."
         )
     if data == "scenes":
         return SceneMasks("train", size), SceneMasks("val", size, VALIDATION_SCENES)
@@ -206,8 +208,8 @@ def _open(
         return MaskFiles(voc, train, name, CLASSES), MaskFiles(voc, val, name, CLASSES)
     if not root.is_dir():
         raise UserError(
-            f"{data} {state_of(user_path(data))}: expected a Pascal VOC folder, a folder with "
-            "images/ and masks/, or scenes."
+            f"{shown(data)} {state_of(user_path(data))}: expected a Pascal VOC folder, a folder "
+            "with images/ and masks/, or scenes."
         )
     return _open_folder(root, seed)
 

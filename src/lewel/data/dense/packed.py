@@ -23,18 +23,24 @@ from lewel.files import user_path
 
 
 class Tree:
-    """All files of a packed data set by their paths, and its folders."""
+    """All files of a packed data set by their paths, and its folders.
 
-    def __init__(self, sources: list[Packed]) -> None:
-        self.sources = sources
+    Corrupt images are not in the shards, but are files of the data set as in its folder.
+    """
+
+    def __init__(self, sources: list[Packed], corrupt: dict[str, str]) -> None:
+        self.sources, self.corrupt = sources, corrupt
         self.files: dict[str, tuple[int, int]] = {}  # source and index
         self.folders: dict[str, dict[str, None]] = {"": {}}
         for number, source in enumerate(sources):
             for index in range(len(source)):
-                self._add(source.describe(index), (number, index))
+                path = source.describe(index)
+                self.files[path] = (number, index)
+                self._add(path)
+        for path in corrupt:
+            self._add(path)
 
-    def _add(self, path: str, place: tuple[int, int]) -> None:
-        self.files[path] = place
+    def _add(self, path: str) -> None:
         while path:
             folder, _, name = path.rpartition("/")
             known = folder in self.folders
@@ -45,13 +51,17 @@ class Tree:
 
     def load(self, path: str) -> bytearray:
         """The bytes of a file; raises FileNotFoundError, UnreadableImage."""
+        if path in self.corrupt:
+            raise UnreadableImage(self.corrupt[path])
         if path not in self.files:
             raise FileNotFoundError(2, "no such file in the pack", path)
         source, index = self.files[path]
         return self.sources[source].load(index)
 
     def checksum(self, path: str) -> int:
-        """The checksum of a file, as the index has it."""
+        """The checksum of a file, as the index has it; 0 for a corrupt image."""
+        if path in self.corrupt:
+            return 0
         source, index = self.files[path]
         return self.sources[source].checksum(index)
 
@@ -99,7 +109,7 @@ class PackedPath:
         return self
 
     def is_file(self) -> bool:
-        return self.path in self.tree.files
+        return self.path in self.tree.files or self.path in self.tree.corrupt
 
     def is_dir(self) -> bool:
         return self.path in self.tree.folders
@@ -174,7 +184,7 @@ def packed_root(data: str, storage: Storage) -> PackedPath | bool:
         )
         for split, shards in index.shards.items()
     ]
-    return PackedPath(Tree(splits), index.folder or index.name)
+    return PackedPath(Tree(splits, index.corrupt), index.folder or index.name)
 
 
 def annotated_splits(data: str, storage: Storage) -> dict[str, Subset]:

@@ -45,14 +45,13 @@ def _fault(store: Store, shard: Shard, bar: Bar) -> str:
             return f"has {size:,} bytes instead of {shard.bytes:,}"
         while position < shard.bytes:
             extent = Extent(shard.file, position, min(position + READ, shard.bytes))
-            data = store.read_range(extent)
-            if len(data) != extent.end - extent.start:
-                return "is truncated"
-            state.update(data)
+            state.update(store.read_range(extent))
+            bar.advance(extent.end - position)
             position = extent.end
-            bar.advance(len(data))
     except FileNotFoundError:
         return "is missing"
+    except EOFError:
+        return "is truncated"
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return "" if state.hexdigest() == shard.sha256 else "has a wrong checksum"

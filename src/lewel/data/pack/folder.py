@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lewel.data.pack.format import MANIFEST
 from lewel.data.pack.stores import Folder, Store
 from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 
+RECORDS: Final = "records"  # the folder of these; lies there before the manifest, empty
 Record = dict[str, Any]  # of a finished shard, in records/
 
 
@@ -58,7 +59,7 @@ class FolderTarget:
         if path.exists():  # before anything is written
             refuse_other_settings(self.shown, path.read_bytes(), manifest)
         try:
-            (out / "records").mkdir(parents=True, exist_ok=True)
+            (out / RECORDS).mkdir(parents=True, exist_ok=True)
             lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise UserError(f"{out} cannot be written: {error.strerror}.") from None
@@ -139,4 +140,6 @@ def refuse_other_settings(shown: str, text: bytes, now: dict[str, Any]) -> None:
 
 def _is_unrelated(path: Path) -> bool:
     """Whether an entry was not left by a packing process that was killed at its start."""
-    return path.name not in (".lock", "records") and path.suffix != ".partial"
+    if path.name == RECORDS:
+        return not path.is_dir() or any(path.iterdir())
+    return path.name != ".lock" and path.suffix != ".partial"

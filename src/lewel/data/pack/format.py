@@ -15,7 +15,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +73,7 @@ class Index:
     labels: dict[str, Labels | None]
     sections: tuple[Section, ...] = ()  # all of TABLES
     folder: str | None = None  # the name of the data set's folder, where it has annotations
+    corrupt: dict[str, str] = field(default_factory=dict)  # left out of it, with the reason
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def index_text(
     classes: tuple[str, ...] | None,
     splits: dict[str, Written],
     folder: str | None = None,
+    corrupt: dict[str, str] | None = None,
 ) -> str:
     """The text of INDEX, as `read_index` reads it."""
     shards = {
@@ -100,7 +102,7 @@ def index_text(
     }
     labels = {split: written.labels for split, written in splits.items()}
     about = {"version": VERSION, "name": name, "classes": classes, "labels": labels}
-    about |= {} if folder is None else {"folder": folder}
+    about |= {} if folder is None else {"folder": folder, "corrupt": corrupt or {}}
     return json.dumps({**about, "shards": shards}, indent=1)
 
 
@@ -159,9 +161,8 @@ def _mapped(store: Store, about: dict[str, Any], shown: str) -> Index:
         split: None if one is None else checked(store, one).view(np.int64)
         for split, one in labels.items()
     }
-    return Index(
-        about["name"], _classes(about), shards, mapped, read, sections, about.get("folder")
-    )
+    folder, corrupt = about.get("folder"), dict(about.get("corrupt", {}))
+    return Index(about["name"], _classes(about), shards, mapped, read, sections, folder, corrupt)
 
 
 def _all(tables: dict[str, list[Sections]]) -> Iterator[Section]:

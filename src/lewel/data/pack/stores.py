@@ -57,7 +57,7 @@ class Store(Protocol):
         """All bytes of a small file."""
 
     def read_range(self, extent: Extent) -> bytes | bytearray:
-        """A range of a file; shorter at its end."""
+        """All bytes of a range; raises EOFError where the file is shorter."""
 
     def size(self, file: str) -> int:
         """How many bytes a file has."""
@@ -105,8 +105,8 @@ class Folder:
         with open(os.path.join(self.path, file), "rb") as opened:
             return opened.read()
 
-    def read_range(self, extent: Extent) -> bytes:
-        return os.pread(self._file(extent.file).fileno(), extent.end - extent.start, extent.start)
+    def read_range(self, extent: Extent) -> bytearray:
+        return self.read(extent, extent)
 
     def size(self, file: str) -> int:
         return os.stat(os.path.join(self.path, file)).st_size
@@ -210,9 +210,9 @@ class Remote:
         if data is not None:
             return data
         if self._cache is None:
-            data = self._fetch(block)
+            data = self.read_range(block)
         else:
-            data = self._cache.fill(self._key(block), lambda: self._fetch(block))
+            data = self._cache.fill(self._key(block), lambda: self.read_range(block))
         if not self._holds(block):  # no cache, or a full disk
             self._blocks.put(block, data)
         return data
@@ -224,10 +224,20 @@ class Remote:
         return self.ask(lambda files, path: bytes(files.cat_file(path)), file)
 
     def read_range(self, extent: Extent) -> bytes:
-        return self.ask(
-            lambda files, path: bytes(files.cat_file(path, start=extent.start, end=extent.end)),
-            extent.file,
-        )
+        """One request, repeated while storage does not answer or answers with fewer bytes."""
+
+        def request() -> bytes:
+            data = self._once(
+                lambda files, path: bytes(files.cat_file(path, start=extent.start, end=extent.end)),
+                extent.file,
+            )
+            if len(data) != extent.end - extent.start:
+                if self._known_size(extent.file) < extent.end:
+                    raise EOFError
+                raise OSError(f"{len(data):,} of {extent.end - extent.start:,} bytes were sent")
+            return data
+
+        return answered(request, shown(self.url), self.storage.timeout)
 
     def size(self, file: str) -> int:
         return self.ask(lambda files, path: int(files.info(path)["size"]), file)
@@ -247,22 +257,6 @@ class Remote:
             return request(files, f"{self._root}/{file}" if file else self._root)
         except Exception as error:
             raise as_os_error(error, self.url) from error
-
-    def _fetch(self, block: Extent) -> bytes:
-        """One request, repeated while storage does not answer or answers with fewer bytes."""
-
-        def request() -> bytes:
-            data = self._once(
-                lambda files, path: bytes(files.cat_file(path, start=block.start, end=block.end)),
-                block.file,
-            )
-            if len(data) != block.end - block.start:
-                if self._known_size(block.file) < block.end:
-                    raise EOFError
-                raise OSError(f"{len(data):,} of {block.end - block.start:,} bytes were sent")
-            return data
-
-        return answered(request, shown(self.url), self.storage.timeout)
 
     def _known_size(self, file: str) -> int:
         """The size of a file that has just been read; 0 where storage does not know it."""

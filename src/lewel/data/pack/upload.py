@@ -10,7 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from lewel.data.pack.folder import FolderTarget, Record, Target, refuse_other_settings, write_text
+from lewel.data.pack.folder import (
+    RECORDS,
+    FolderTarget,
+    Record,
+    Target,
+    refuse_other_settings,
+    write_text,
+)
 from lewel.data.pack.format import INDEX, MANIFEST
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Extent, Remote, Store
@@ -49,22 +56,25 @@ class UrlTarget:
     def claimed(self, manifest: dict[str, Any]) -> Iterator[None]:
         """Refuse a place with other files, or with settings that differ from its manifest."""
         try:
-            names = {name.rstrip("/").rpartition("/")[2] for name in self._list()}
+            names = self._list()
             if MANIFEST in names:
                 refuse_other_settings(self.shown, self.read(MANIFEST), manifest)
-            elif names - {"records"}:
+            elif names - {RECORDS} or (RECORDS in names and self._list(RECORDS)):
                 raise UserError(
                     f"{self.shown} holds other files, no packed data: use a new or empty place."
                 )
             if self.kind not in FLAT:
-                self._remote.ask(lambda files, path: files.makedirs(path, exist_ok=True), "records")
-            write_text(self, MANIFEST, json.dumps(manifest, indent=1))
+                self._remote.ask(lambda files, path: files.makedirs(path, exist_ok=True), RECORDS)
+            if MANIFEST not in names:
+                write_text(self, MANIFEST, json.dumps(manifest, indent=1))
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"{self.shown} cannot be written: {reason}.") from None
         yield
 
-    def _list(self) -> list[str]:
+    def _list(self, folder: str = "") -> set[str]:
+        """The names in a folder."""
+
         def list_now(files: Any, path: str) -> list[str]:
             files.invalidate_cache()
             found = list(files.ls(path, detail=False))
@@ -72,9 +82,10 @@ class UrlTarget:
             return found
 
         try:
-            return self._remote.ask(list_now)
+            found = self._remote.ask(list_now, folder)
         except FileNotFoundError:  # nothing was written there yet
-            return []
+            return set()
+        return {name.rstrip("/").rpartition("/")[2] for name in found} - {folder}
 
     def write(self, file: str, fill: Callable[[Path], object]) -> None:
         with tempfile.TemporaryDirectory(prefix="lewel-pack-") as folder:
@@ -100,7 +111,7 @@ class UrlTarget:
             for start in range(0, record["bytes"], READ):
                 end = min(start + READ, record["bytes"])
                 state.update(self._remote.read_range(Extent(file, start, end)))
-        except FileNotFoundError:
+        except (FileNotFoundError, EOFError):
             return False
         return state.hexdigest() == str(record["sha256"])
 

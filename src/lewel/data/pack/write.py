@@ -13,7 +13,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from lewel.data.pack.encoding import Encoded, Encoder, Encoding, encode
-from lewel.data.pack.folder import Record, Target, full_disk_explained, write_text
+from lewel.data.pack.folder import RECORDS, Record, Target, full_disk_explained, write_text
 from lewel.data.pack.format import (
     ANNOTATIONS,
     INDEX,
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
 
     @property
     def record(self) -> str:
-        return f"records/{self.split}-{self.number:06d}.json"
+        return f"{RECORDS}/{self.split}-{self.number:06d}.json"
 
 
 class Packing:
@@ -78,7 +78,7 @@ class Packing:
         self.target, self.settings, self.console = target, settings, console
         for note in opened.notes if rank() == 0 else ():
             show(console, note)
-        self.sources, self.folder = opened.sources, opened.folder
+        self.sources, self.folder, self.absent = opened.sources, opened.folder, opened.corrupt
         self.manifest = {
             "version": SHARDS_VERSION,
             "source": opened.place,
@@ -240,7 +240,9 @@ class Packing:
 
         train = self.sources[TRAIN]
         self.target.write(TABLES, fill)
-        write_text(self.target, INDEX, index_text(train.name, train.classes, splits, self.folder))
+        corrupt = self.absent | {line["image"]: line["reason"] for line in self.corrupt}
+        text = index_text(train.name, train.classes, splits, self.folder, corrupt)
+        write_text(self.target, INDEX, text)
         self.target.remove(SAMPLES)  # of version 1
 
     def write_tables(self, writer: TableWriter, pieces: list[Piece], labelled: bool) -> Written:

@@ -86,9 +86,11 @@ class Fetched:
             else:
                 file, start, size = self._places[index].tolist()
                 extent = Extent(self._files[file], start, start + size)
+                if not size:
+                    raise UnreadableImage("empty file")
                 data = bytearray(self._store.read_range(extent))
-                if len(data) != size:
-                    raise UnreadableImage(f"{extent.file} is truncated")
+        except EOFError as error:
+            raise UnreadableImage(f"{extent.file} is truncated") from error
         except OSError as error:
             if too_many_files(error):  # no fault of this image
                 raise

@@ -1,6 +1,7 @@
 """Tar files of other tools in WebDataset's format, as a source that can be packed."""
 
 import io
+import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from lewel.ops.ranks import gather_objects, rank, ranks
 
 WINDOW: Final = 64 * 1024  # bytes that are read around a header
 MOST_CLASSES: Final = 1_000_000  # numbers above are names of classes
+NO_LABEL: Final = re.compile(r"-\d+|")  # a .cls that is empty or negative
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")  # of a member: the sample's key and its kind
 
 
@@ -28,6 +30,7 @@ class Sample(NamedTuple):
     offset: int
     size: int
     label: str | None  # the text of its .cls
+    others: tuple[str, ...]  # images of the same sample, which are left out
 
 
 class Window(io.RawIOBase):
@@ -82,7 +85,14 @@ def open_tars(
         )
     notes.append(f"{name} has {len(train):,} tar files: {len(own):,} images for training.")
     if classes is None:
-        notes.append(f"{name} has images without a .cls: they have no labels.")
+        notes.append(
+            f"{name} has images without a .cls, or with a negative one: they have no labels."
+        )
+    if others := [other for file in train for one in found[file] for other in one.others]:
+        notes.append(
+            f"{len(others):,} images beside another of their sample are left out, for example "
+            f"{others[0]}."
+        )
     if not val or classes is None:
         return own, None
     held = _source(store, val, found, name, classes)
@@ -117,7 +127,7 @@ def samples(store: Store, file: str) -> Iterator[Sample]:
         end = window.seek(0, io.SEEK_END)
         window.seek(0)
         with tarfile.open(fileobj=window, mode="r:") as tar:
-            key, images, label = "", list[tuple[str, int, int]](), None
+            key, images, labels = "", list[tarfile.TarInfo](), dict[str, str]()
             for member in tar:
                 matched = _NAME.fullmatch(member.name)
                 if not member.isfile() or matched is None:
@@ -125,30 +135,43 @@ def samples(store: Store, file: str) -> Iterator[Sample]:
                 if member.offset_data + member.size > end:
                     raise tarfile.ReadError(f"{member.name} ends after the file")
                 if matched.group(1) != key:
-                    yield from _best(file, images, label)
-                    key, images, label = matched.group(1), [], None
-                kind = matched.group(2).lower()
-                if f".{kind.rpartition('.')[2]}" in SUFFIXES:
-                    images.append((member.name, member.offset_data, member.size))
-                elif kind == "cls":
+                    yield from _images(file, images, labels)
+                    key, images, labels = matched.group(1), [], {}
+                stem, suffix = os.path.splitext(member.name)
+                if suffix.lower() in SUFFIXES:
+                    images.append(member)
+                elif suffix.lower() == ".cls":
                     window.seek(member.offset_data)
                     text = window.read(member.size).decode("utf-8", "replace").strip()
-                    label = text or None  # an empty file is no label
+                    labels[stem] = text
             window.seek(tar.offset)
             if window.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # of zeros, at its end
                 raise tarfile.ReadError("its end is missing")
-            yield from _best(file, images, label)
+            yield from _images(file, images, labels)
     except FileNotFoundError:
         raise UserError(f"{file} does not exist: correct the names of the tar files.") from None
-    except tarfile.TarError as error:
+    except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{file} cannot be read as a tar file ({error}): copy it again.") from None
 
 
-def _best(file: str, images: list[tuple[str, int, int]], label: str | None) -> Iterator[Sample]:
-    """The image of a sample: that with the shortest kind (x.jpg, not x.mask.png)."""
-    if images:
-        name, offset, size = min(images, key=lambda one: one[0].count("."))
-        yield Sample(f"{file}/{name}", offset, size, label)
+def _images(file: str, images: list[tarfile.TarInfo], labels: dict[str, str]) -> Iterator[Sample]:
+    """The images among the members that share a key.
+
+    x.jpg is the image of the sample x, and x.mask.png another of its members. Without a name of
+    this form (x.1.jpg, x.2.jpg) each is an image of its own.
+    """
+    stems = [os.path.splitext(one.name)[0] for one in images]
+    chosen = [one for one, stem in zip(images, stems, strict=True) if "." not in _base(stem)][:1]
+    others = tuple(f"{file}/{one.name}" for one in images if chosen and one is not chosen[0])
+    for one in chosen or images:
+        stem = os.path.splitext(one.name)[0]
+        label = labels.get(stem, "")
+        known = None if NO_LABEL.fullmatch(label) else label
+        yield Sample(f"{file}/{one.name}", one.offset_data, one.size, known, others)
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _split(file: str) -> str | None:

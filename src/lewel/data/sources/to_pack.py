@@ -36,6 +36,7 @@ class ToPack(NamedTuple):
     notes: list[str]
     place: str  # as the manifest names it: a path in full, a URL without credentials
     folder: str | None  # the name of the data set's folder, where its annotations are packed too
+    corrupt: dict[str, str]  # images that the source itself has left out, with the reason
 
 
 def open_to_pack(data: str, scene_size: int, storage: Storage, images_only: bool) -> ToPack:
@@ -44,9 +45,9 @@ def open_to_pack(data: str, scene_size: int, storage: Storage, images_only: bool
     apart, train, val = _open(data, scene_size, notes, storage)
     named = ((UNLABELLED, apart), (TRAIN, train), (VAL, val))
     sources = {split: source for split, source in named if source is not None}
-    folder = None
+    folder, corrupt = None, dict[str, str]()
     if not images_only and data != "scenes" and data not in NAMES:
-        more, folder = _annotations(data, list(sources.values()), storage)
+        more, folder, corrupt = _annotations(data, list(sources.values()), storage)
         if more is not None:
             sources[ANNOTATIONS] = more
             notes.append(
@@ -55,26 +56,27 @@ def open_to_pack(data: str, scene_size: int, storage: Storage, images_only: bool
             )
     path = None if is_url(data) else user_path(data)
     place = str(path.resolve()) if path is not None and path.exists() else shown(data)
-    return ToPack(sources, notes, place, folder)
+    return ToPack(sources, notes, place, folder, corrupt)
 
 
 def _annotations(
     data: str, images: list[Source], storage: Storage
-) -> tuple[Attached | None, str | None]:
-    """The annotations of data and the name of its folder; None and None without."""
+) -> tuple[Attached | None, str | None, dict[str, str]]:
+    """The annotations of data, the name of its folder and images left out; empty without."""
     if isinstance(images[0], Packed):
         store = open_store(data, storage)
         index = read_index(store, shown(data))
         if ANNOTATIONS not in index.shards:
-            return None, None
+            return None, None, {}
         shards, tables = index.shards[ANNOTATIONS], index.tables[ANNOTATIONS]
-        return AttachedAgain(Packed(store, shards, tables, name=index.name)), index.folder
+        packed_files = Packed(store, shards, tables, name=index.name)
+        return AttachedAgain(packed_files), index.folder, index.corrupt
     if is_url(data) or not user_path(data).is_dir():
-        return None, None
+        return None, None, {}
     root = Path(os.path.realpath(user_path(data)))
     packed = (source.describe(n) for source in images for n in range(len(source)))
     files = attached_files(root, packed)
-    return (Attached(root, files), root.name) if files else (None, None)
+    return (Attached(root, files), root.name, {}) if files else (None, None, {})
 
 
 def _open(data: str, scene_size: int, notes: list[str], storage: Storage) -> Splits:
