@@ -32,6 +32,7 @@ class Faults:
     down_until: float = 0.0
     unavailable: int = 0  # answers 503, or another `status`
     status: int = 503
+    heads: int = 0  # answers 503 to HEAD
     hang_ups: int = 0  # the connection is closed without an answer
     stalls: int = 0  # half of an answer, then nothing for a while
     truncated: int = 0  # fewer bytes than the header promises
@@ -86,6 +87,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             start, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
             file.seek(start)
             self.answer(206, file.read(end + 1 - start), path)
+
+    def do_HEAD(self) -> None:
+        if self.faults.take("heads"):
+            self.send_error(self.faults.status)
+        else:
+            super().do_HEAD()
 
     def goes_wrong(self, path: Path) -> bool:
         """Answer with an error, or not at all, where that is due -> whether."""

@@ -9,6 +9,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import UnusedCliTokensError
 from cyclopts.exceptions import ValidationError as CycloptsValidationError
 
+from lewel.data.pack.urls import without_secrets
 from lewel.errors import (
     OF_PATHS,
     STOPPING,
@@ -101,6 +102,15 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command line."""
+
+    def fail(message: str, *, prints: bool = True) -> None:
+        """Print why the command ends, and give it to torchrun for its own report."""
+        for word in arguments:  # third parties quote URLs as they are
+            message = without_secrets(message, word)
+        record_failure(message)
+        if prints:
+            plain_console(stderr=True, soft_wrap=True).print(message)
+
     try:
         refuse_empty(arguments)
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
@@ -110,21 +120,21 @@ def run(arguments: list[str]) -> int:
         from lewel.config.settings import explain
 
         cause = error.__cause__
-        _fail(explain(cause) if isinstance(cause, ValidationError) else str(error))
+        fail(explain(cause) if isinstance(cause, ValidationError) else str(error))
         return 2
     except UnusedCliTokensError as error:
         words = " ".join(error.unused_tokens or [])
-        _fail(f"Unexpected arguments {words!r}: see `lewel --help`, or --help of a command.")
+        fail(f"Unexpected arguments {words!r}: see `lewel --help`, or --help of a command.")
         return 2
     except (CycloptsError, UserError) as error:
-        _fail(f"{_rank_prefix()}{error}")
+        fail(f"{_rank_prefix()}{error}")
         return 2
     except RunError as error:
         said = isinstance(error, LostRank) and error.said
-        _fail(f"{_rank_prefix()}{error}", prints=not said)
+        fail(f"{_rank_prefix()}{error}", prints=not said)
         return 1
     except OSError as error:
-        _fail(f"{_rank_prefix()}{system_message(error)}")
+        fail(f"{_rank_prefix()}{system_message(error)}")
         return 2 if error.errno in OF_PATHS else 1
     except KeyboardInterrupt:
         return 130
@@ -132,19 +142,12 @@ def run(arguments: list[str]) -> int:
         from lewel.train.launch import requeue_after_signal
 
         text = requeue_after_signal(error.number) or "run the same command to resume"
-        _fail(f"{error}: {text}", prints=not _rank_prefix())
+        fail(f"{error}: {text}", prints=not _rank_prefix())
         return 128 + error.number
     except Exception:  # a mistake in the code: Python prints it
         record_failure(traceback.format_exc().rstrip())
         raise
     return 0
-
-
-def _fail(message: str, *, prints: bool = True) -> None:
-    """Print why the command ends, and give it to torchrun for its own report."""
-    record_failure(message)
-    if prints:
-        plain_console(stderr=True, soft_wrap=True).print(message)
 
 
 def refuse_empty(arguments: list[str]) -> None:

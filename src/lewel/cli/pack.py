@@ -33,8 +33,8 @@ def pack(
     console = plain_console()
     if check:
         if out is not None:
-            raise UserError(f"--check takes one folder of packed data, not also {out}.")
-        found = task.check(source, console)
+            raise UserError(f"--check takes one folder of packed data, not also {shown(out)}.")
+        found = task.check(source, config, console)
         about = f"{found.shards:,} shards, {found.images:,} images"
         say(console, f"{shown(source)} is intact: {about}")
         return

@@ -1,6 +1,7 @@
 """`lewel pack`: images once into shards that are read fast."""
 
 import json
+import re
 from typing import NamedTuple
 
 from rich.console import Console
@@ -77,8 +78,9 @@ def settings_of(config: PackConfig, opened: ToPack) -> Settings:
 
 def refuse_inside(out: str, source: str) -> None:
     """Raise UserError for a target in the data itself."""
+    inner, outer = (re.sub("/+", "/", f"{shown(one)}/") for one in (out, source))
     if is_url(out) and is_url(source):
-        if f"{out.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+        if inner.startswith(outer):
             raise UserError(
                 f"{shown(out)} lies in the data {shown(source)}, and would become a part of it: "
                 "choose another place."
@@ -89,6 +91,10 @@ def refuse_inside(out: str, source: str) -> None:
         refuse_within(user_path(here), data)
 
 
-def check(place: str, console: Console | None = None) -> PackedShards:
+def check(
+    place: str, config: PackConfig | None = None, console: Console | None = None
+) -> PackedShards:
     """Compare the shards of a folder or URL with their checksums."""
-    return PackedShards.of(shown(place), checking.check(place, console or plain_console()))
+    storage = Storage((config or PackConfig()).storage_timeout)
+    found = checking.check(place, console or plain_console(), storage)
+    return PackedShards.of(shown(place), found)

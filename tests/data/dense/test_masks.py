@@ -13,7 +13,7 @@ from lewel.data.dense.voc import CLASSES, find_voc, palette
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.scenes import draw_scene
 from lewel.data.sources.source import digest_with_labels
-from lewel.errors import UserError
+from lewel.errors import StorageError, UserError
 from tests.data.dense.mask_layouts import make_folder, make_voc, save_pair
 
 
@@ -176,3 +176,12 @@ def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
     names = " and ".join(sorted((image.name, image.with_suffix(".bmp").name)))
     with pytest.raises(UserError, match=f"{names}, two files of one name: remove one"):
         open_masks(str(root), size=16, split=None, limit=None, seed=0)
+
+
+def test_an_outage_is_no_corrupt_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(path: Path) -> bytes:
+        raise StorageError("storage has not answered")
+
+    monkeypatch.setattr(Path, "read_bytes", silent)
+    with pytest.raises(StorageError):
+        read_mask(tmp_path / "mask.png")

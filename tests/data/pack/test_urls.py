@@ -7,11 +7,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from lewel.data.sources.tars import open_tars
 from lewel.errors import UserError
 from tests.data.pack.photos import make_photos, pack, smooth
 from tests.data.pack.test_write import content
-from tests.faults.storage import Faults, served
+from tests.faults.storage import Faults, Handler, served
 
 FLAGS = ("--size", "24", "--shard-images", "8", "--workers", "0")
 TEXTS = ("lewel-index.json", "lewel-samples.bin")
@@ -72,13 +75,21 @@ def test_a_web_server_that_lists_its_folders_is_a_source(
     photos: Path, packed: Path, tmp_path: Path
 ) -> None:
     handler = functools.partial(Listing, directory=str(photos.parent))
+    with listening(handler) as url:
+        assert run(["pack", f"{url}/photos", str(tmp_path / "out"), *FLAGS]) == 0
+    assert_same_pack(tmp_path / "out", packed)
+
+
+@contextmanager
+def listening(handler: Any) -> Iterator[str]:
+    """A server on a free port -> its URL."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/photos"
-    assert run(["pack", url, str(tmp_path / "out"), *FLAGS]) == 0
-    server.shutdown()
-    server.server_close()
-    assert_same_pack(tmp_path / "out", packed)
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class Listing(http.server.SimpleHTTPRequestHandler):
@@ -191,6 +202,50 @@ def test_wrong_targets_are_one_message(
     assert "size was 24, is 20" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--check", "zip://a::http://me:s3kr3t@127.0.0.1:1/no.zip", "--storage-timeout", "0.001"),
+        ("--check", "here", "sftp://me:s3kr3t@host/x"),
+        ("a", "b", "sftp://me:s3kr3t@host/x"),
+        ("https://me:/s3kr3t@host/x", "b", "--storage-timeout", "0.001"),
+    ],
+)
+def test_no_message_holds_a_password(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pack", *words]) in (1, 2)
+    said = capsys.readouterr()
+    assert said.err and "s3kr3t" not in said.err + said.out and "Traceback" not in said.err
+
+
+def test_a_back_end_that_connects_at_once_is_waited_for_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"ftp://127.0.0.1:{taken.getsockname()[1]}/x"
+        assert run(["pack", url, str(tmp_path / "q"), "--storage-timeout", "0.001"]) == 1
+    assert f"{url} has not answered for" in capsys.readouterr().err
+    assert run(["pack", f"zip://a::file://{tmp_path}/no.zip", str(tmp_path / "q")]) == 2
+    assert "no.zip cannot be opened" in capsys.readouterr().err
+
+
+def test_only_files_of_packing_are_replaced(photos: Path, tmp_path: Path) -> None:
+    for name in ("movie.partial", ".lock"):
+        mine = tmp_path / name.strip(".") / name
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        assert pack(photos, mine.parent, *FLAGS) == 2
+        assert mine.read_text() == "mine" and len(list(mine.parent.iterdir())) == 1
+    out = tmp_path / "out"
+    assert pack(photos, out, *FLAGS) == 0
+    (out / "notes.partial").write_text("mine")
+    (out / "train-000000.tar.partial").write_text("ours")
+    assert pack(photos, out, *FLAGS) == 0
+    assert (out / "notes.partial").exists() and not (out / "train-000000.tar.partial").exists()
+
+
 def test_annotations_at_a_url_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,6 +343,108 @@ def test_a_dotted_name_has_its_own_label(tmp_path: Path) -> None:
         assert int(found.describe(index).split(".")[-2]) % 2 == found.labels[index]
 
 
+def test_links_joined_tars_and_shared_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with tarfile.open(data / "a.tar", "w") as tar:
+        for number in range(3):
+            add(tar, f"d/{number}.image.jpg", jpeg(number))
+            add(tar, f"d/{number}.cls", f"{number % 2}".encode())
+        for name, kind, target in (("e", tarfile.LNKTYPE, "d/0"), ("d/f", tarfile.SYMTYPE, "1")):
+            link = tarfile.TarInfo(f"{name}.jpg")
+            link.type, link.linkname = kind, f"{target}.image.jpg"
+            tar.addfile(link)
+            add(tar, f"{name}.cls", b"1")
+    (data / "._a.tar").write_bytes(b"of macOS")
+    assert run(["pack", str(data), str(tmp_path / "out"), *FLAGS, "--keep"]) == 0
+    found = open_data(str(tmp_path / "out"), image_size=16).unlabelled
+    assert found.labels is not None
+    labels = {found.describe(n)[6:]: int(found.labels[n]) for n in range(len(found))}
+    own = {"d/0.image.jpg": 0, "d/1.image.jpg": 1, "d/2.image.jpg": 0}
+    assert labels == {**own, "e.jpg": 1, "d/f.jpg": 1}
+    pixels = {found.describe(n)[6:]: found.read(n) for n in range(len(found))}
+    assert pixels["e.jpg"].equal(pixels["d/0.image.jpg"])
+    assert pixels["d/f.jpg"].equal(pixels["d/1.image.jpg"])
+    whole = (data / "a.tar").read_bytes()
+    (data / "a.tar").write_bytes(whole + whole)
+    assert run(["pack", str(data), str(tmp_path / "two"), *FLAGS]) == 2
+    assert "more follows after its end" in capsys.readouterr().err
+    with tarfile.open(data / "a.tar", "w") as tar:
+        tar.addfile(link)
+    assert run(["pack", str(data), str(tmp_path / "two"), *FLAGS]) == 2
+    assert "is a link to 1.image.jpg, which is not in it" in capsys.readouterr().err
+
+
+def test_validation_tars_that_are_not_used_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tar(tmp_path / "data" / "train-0.tar", 0, 9)
+    val = tmp_path / "data" / "val-0.tar"
+    for labelled, count in ((False, 4), (True, 0)):
+        write_tar(val, 20, count, labelled)
+        out = tmp_path / f"out{count}"
+        assert run(["pack", str(tmp_path / "data"), str(out), *FLAGS]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "are left out, for example val-0.tar" in said
+        assert open_data(str(out), image_size=16).unlabelled.classes == ("0", "1", "2")
+
+
+def test_an_outage_while_a_size_is_asked_for_is_waited_for(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = Faults(unavailable=2, heads=1)
+    with served(packed, faults) as url:
+        assert run(["pack", "--check", url]) == 0
+        assert not faults.unavailable and not faults.heads
+        (packed / "missing.tar").unlink(missing_ok=True)
+        assert run(["pack", f"{url}/missing.tar", str(tmp_path / "q")]) == 2
+        assert "missing.tar does not exist" in capsys.readouterr().err
+        faults.unavailable, faults.heads, faults.status = 9, 9, 403
+        assert run(["pack", f"{url}/val-000000.tar", str(tmp_path / "q")]) == 2
+    said = capsys.readouterr().err
+    assert "403" in said and "Traceback" not in said
+
+
+class Signed(Handler):
+    """A server that answers signed requests alone."""
+
+    def parse_request(self) -> bool:
+        if super().parse_request() and not self.path.endswith("?sig=s3kr3t"):
+            self.send_error(403)
+            return False
+        return True
+
+
+def test_a_signed_url_is_read(packed: Path, tmp_path: Path) -> None:
+    handler = functools.partial(Signed, Faults(), directory=str(packed.parent))
+    with listening(handler) as url:
+        assert run(["pack", "--check", f"{url}/{packed.name}/?sig=s3kr3t"]) == 0
+        place = f"{url}/{packed.name}/val-000000.tar?sig=s3kr3t"
+        assert run(["pack", place, str(tmp_path / "v"), *FLAGS]) == 0
+    for path in (tmp_path / "v").rglob("*"):
+        assert path.is_dir() or b"s3kr3t" not in path.read_bytes()
+
+
+def test_classes_at_a_web_server_have_their_own_names(photos: Path, tmp_path: Path) -> None:
+    for name in ("big cat", "dog#1"):
+        shutil.copytree(photos / "train" / "cat", tmp_path / "own" / name)
+    with listening(functools.partial(Listing, directory=str(tmp_path))) as url:
+        assert run(["pack", f"{url}/own", str(tmp_path / "out"), *FLAGS]) == 0
+    found = open_data(str(tmp_path / "out"), image_size=16).unlabelled
+    assert found.classes == ("big cat", "dog#1")
+    assert found.describe(0).split("/")[0] in ("big cat", "dog#1")
+
+
+def test_a_server_without_ranges_is_one_message(
+    packed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening(functools.partial(Listing, directory=str(packed))) as url:
+        assert run(["pack", "--check", url]) == 2
+    assert "sends whole files instead of byte ranges" in capsys.readouterr().err
+
+
 def test_a_short_answer_is_no_corrupt_image_of_a_tar(tmp_path: Path) -> None:
     write_tar(tmp_path / "data" / "a.tar", 0, 6)
     faults = Faults(short=1)
@@ -338,6 +495,14 @@ def test_credentials_are_left_out() -> None:
     assert shown(url) == "sftp://host:22/data"
     assert without_secrets(f"no {url}, pass", url) == "no sftp://host:22/data, "
     assert shown("photos/a@b?c") == "photos/a@b?c"
+    for place in ("pa::ss", ":secret", "/secret", "a/b", "se%63ret"):
+        url = f"https://me:{place}@host/x"
+        assert shown(url) == "https://host/x" and without_secrets(url, url) == "https://host/x"
+    for same in ("hdfs:///data/x", "file:///d/o#1?2", "s3://b/run#1/x", "abfs://box@account/p"):
+        assert shown(same) == same
+    assert without_secrets("pass\u2100word", "https://me:pass\u2100word@host/x") == ""
+    with pytest.raises(UserError, match="names 3,000,001 files"):
+        expanded("a-{0..3000000}.tar")
     chained = "simplecache::zip://a.jpg::https://me:pa/s%40s@host:80/x.zip?sig=abc"
     assert shown(chained) == "simplecache::zip://a.jpg::https://host:80/x.zip"
     assert without_secrets(f"{chained} pa/s@s pa/s%40s", chained) == f"{shown(chained)}  "
@@ -364,6 +529,7 @@ def test_a_target_in_the_data_is_refused_by_path_and_by_url(
     for source, out in (
         (str(photos), f"file://{photos}/train/out"),
         (f"file://{photos}", f"{photos}/out"),
+        (f"file://{photos}", f"file://{photos.parent}//{photos.name}/out"),
     ):
         assert run(["pack", source, out, *FLAGS]) == 2
         assert "lies in the data" in capsys.readouterr().err
@@ -371,7 +537,7 @@ def test_a_target_in_the_data_is_refused_by_path_and_by_url(
 
 def test_a_url_that_cannot_be_split_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pack", "http://[bad/x", "out"]) == 2
-    assert "The URL cannot be read (Invalid IPv6 URL)" in capsys.readouterr().err
+    assert "http://[bad/x cannot be read (Invalid IPv6 URL)" in capsys.readouterr().err
 
 
 def test_tars_without_labels_do_not_take_the_place_of_those_with(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from lewel.data.sources.layouts import (
 from lewel.data.sources.open import HELD_OUT
 from lewel.data.sources.place import Place, below, local
 from lewel.data.sources.source import Labels, Source, Subset
-from lewel.errors import UserError, state_of
+from lewel.errors import RunError, UserError, state_of
 from lewel.files import user_path
 from lewel.ops.randomness import generator
 
@@ -122,7 +122,7 @@ def read_mask(path: Place) -> Tensor:
                     "indices: a palette or 8-bit greys"
                 )
             return torch.from_numpy(np.array(opened, dtype=np.uint8))
-    except UnreadableImage:
+    except (UnreadableImage, UserError, RunError):  # also of storage that does not answer
         raise
     except UnidentifiedImageError as error:
         raise UnreadableImage(f"the mask {path.name} is empty or no image") from error

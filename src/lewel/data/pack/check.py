@@ -5,6 +5,7 @@ import hashlib
 from rich.console import Console
 
 from lewel.data.pack.format import Index, Shard, read_index
+from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
 from lewel.data.pack.stores import Extent, Store, open_store
 from lewel.data.pack.tables import TABLES, damaged_sections
 from lewel.data.pack.urls import shown
@@ -14,9 +15,9 @@ from lewel.progress import Bar
 READ = 8 * 2**20  # bytes of a shard that are read at once
 
 
-def check(place: str, console: Console) -> Index:
+def check(place: str, console: Console, storage: Storage = DEFAULT_STORAGE) -> Index:
     """Verify all shards in a folder or at a URL; raises RunError with the damaged ones."""
-    store = open_store(place)
+    store = open_store(place, storage)
     place = shown(place)
     index = read_index(store, place)
     shards = [shard for listed in index.shards.values() for shard in listed]

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from lewel.errors import RunError, UserError
 from lewel.files import write_atomically
 
 RECORDS: Final = "records"  # the folder of these; lies there before the manifest, empty
+_PARTIAL = re.compile(r"([a-z]+-\d{6}\.(tar|json)|lewel-.*|corrupt_images\.jsonl)\.partial")
 Record = dict[str, Any]  # of a finished shard, in records/
 
 
@@ -60,7 +62,7 @@ class FolderTarget:
             refuse_other_settings(self.shown, path.read_bytes(), manifest)
         try:
             (out / RECORDS).mkdir(parents=True, exist_ok=True)
-            lock = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+            lock = open(out / ".lock", "a")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise UserError(f"{out} cannot be written: {error.strerror}.") from None
         with lock:
@@ -71,7 +73,8 @@ class FolderTarget:
                     f"Another process is packing into {out}: wait until it has finished."
                 ) from None
             for partial in out.rglob("*.partial"):  # left by a killed process; we hold the lock
-                partial.unlink()
+                if _PARTIAL.fullmatch(partial.name) and partial.is_file():
+                    partial.unlink()
             if path.exists():
                 refuse_other_settings(self.shown, path.read_bytes(), manifest)
             write_text(self, MANIFEST, json.dumps(manifest, indent=1))
@@ -142,4 +145,6 @@ def _is_unrelated(path: Path) -> bool:
     """Whether an entry was not left by a packing process that was killed at its start."""
     if path.name == RECORDS:
         return not path.is_dir() or any(path.iterdir())
-    return path.name != ".lock" and path.suffix != ".partial"
+    if path.name == ".lock":
+        return path.stat().st_size > 0
+    return not (_PARTIAL.fullmatch(path.name) and path.is_file())

@@ -31,6 +31,7 @@ LASTING: Final = (
     ImportError,
 )
 
+NO_ENTRY: Final = ("Credentials", "Authentication", "error_perm")  # in names of back ends' errors
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -67,11 +68,14 @@ def is_stopped() -> bool:
     return bool(_shared[_STOPPED])
 
 
-def answered(request: Callable[[], Answer], place: str, minutes: float) -> Answer:
+def answered(
+    request: Callable[[], Answer], place: str, minutes: float, *, sends: bool = True
+) -> Answer:
     """The answer to a request, repeated with growing pauses while storage does not answer.
 
     Raises OSError where storage answers that it cannot, StorageError after so many minutes, and
-    UserError for a host name that was never resolved.
+    UserError for a host name that was never resolved. A request that may send nothing, such as
+    opening a file system, does not prove the name.
     """
     began, wait, tries = 0.0, FIRST_WAIT, 0
     while True:
@@ -100,7 +104,8 @@ def answered(request: Callable[[], Answer], place: str, minutes: float) -> Answe
                     "storage, or raise --storage-timeout."
                 ) from error
         else:
-            _resolved.add(place)
+            if sends:
+                _resolved.add(place)
             if began:
                 _report_end()
             return answer
@@ -134,7 +139,7 @@ def as_os_error(error: Exception, place: str) -> OSError:
         return OSError(f"HTTP status {status}")
     if isinstance(error, OSError) and error.errno in FULL:
         return Refused(error.errno, error.strerror)
-    lasts = isinstance(error, LASTING) or "Credentials" in type(error).__name__
+    lasts = isinstance(error, LASTING) or any(one in type(error).__name__ for one in NO_ENTRY)
     if text != str(error) or not isinstance(error, OSError):
         kind = next((one for one in FILES if isinstance(error, one)), Refused)
         return kind(text) if lasts else OSError(text)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lewel.data.pack.cache import Key, open_cache
 from lewel.data.pack.patience import answered, as_os_error, resolved
 from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
-from lewel.data.pack.urls import is_url, shown, without_secrets
+from lewel.data.pack.urls import is_url, shown, split_query, without_secrets
 from lewel.errors import UserError
 from lewel.files import user_path
 
@@ -155,7 +155,10 @@ class Remote:
             raise UserError(f"{shown(url)} is read by fsspec: pip install 'lewel[remote]'.")
         self.url, self.storage = url.rstrip("/"), storage
         self._reset()
-        self._connect()
+        try:
+            answered(self._connect, shown(url), storage.timeout, sends=False)
+        except OSError as error:
+            raise UserError(f"{shown(url)} cannot be opened ({error}).") from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "storage": self.storage}
@@ -231,8 +234,13 @@ class Remote:
                 lambda files, path: bytes(files.cat_file(path, start=extent.start, end=extent.end)),
                 extent.file,
             )
+            if len(data) > extent.end - extent.start:
+                raise UserError(
+                    f"{shown(self.url)} sends whole files instead of byte ranges: use a server "
+                    "that answers range requests, or copy the data."
+                )
             if len(data) != extent.end - extent.start:
-                if self._known_size(extent.file) < extent.end:
+                if self._once(_size, extent.file) < extent.end:
                     raise EOFError
                 raise OSError(f"{len(data):,} of {extent.end - extent.start:,} bytes were sent")
             return data
@@ -240,7 +248,7 @@ class Remote:
         return answered(request, shown(self.url), self.storage.timeout)
 
     def size(self, file: str) -> int:
-        return self.ask(lambda files, path: int(files.info(path)["size"]), file)
+        return self.ask(_size, file)
 
     def ask(self, request: Callable[[Any, str], Answer], file: str = "") -> Answer:
         """The answer to a request, which gets fsspec's file system and the path of a file.
@@ -253,17 +261,12 @@ class Remote:
     def _once(self, request: Callable[[Any, str], Answer], file: str) -> Answer:
         """Ask once; any exception of fsspec's back ends becomes an OSError."""
         files = self._connect()
+        root, query = split_query(self._root)
+        path = f"{root.rstrip('/')}/{file}" if file else root
         try:
-            return request(files, f"{self._root}/{file}" if file else self._root)
+            return request(files, f"{path}?{query}" if query else path)
         except Exception as error:
             raise as_os_error(error, self.url) from error
-
-    def _known_size(self, file: str) -> int:
-        """The size of a file that has just been read; 0 where storage does not know it."""
-        try:
-            return self._once(lambda files, path: int(files.info(path)["size"] or 0), file)
-        except FileNotFoundError as error:  # fsspec's name for any failure over HTTP
-            raise OSError("fewer bytes than asked for were sent") from error
 
     def _reset(self) -> None:
         self._blocks = Blocks()
@@ -284,8 +287,19 @@ class Remote:
                 raise UserError(
                     f"{shown(self.url)} is not supported by fsspec ({reason})."
                 ) from None
+            except Exception as error:  # some back ends connect at once
+                raise as_os_error(error, self.url) from error
             self._process = os.getpid()
         return self._files
+
+
+def _size(files: Any, path: str) -> int:
+    """How many bytes a file has; 0 where storage does not say."""
+    try:
+        return int(files.info(path)["size"] or 0)
+    except FileNotFoundError as error:  # fsspec's name for any failure over HTTP
+        files.cat_file(path, start=0, end=1)  # tells a missing file from an outage
+        raise OSError("its size was not sent") from error
 
 
 def _limits(url: str) -> dict[str, Any]:

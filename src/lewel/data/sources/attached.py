@@ -11,7 +11,7 @@ from lewel.data.sources.images import SUFFIXES, UnreadableImage, decode_image
 from lewel.data.sources.layouts import MASK_SUFFIXES, find_layout, voc_folders
 from lewel.data.sources.names import Names
 from lewel.data.sources.packed import Packed
-from lewel.data.sources.place import below
+from lewel.data.sources.place import below, is_hidden
 from lewel.errors import UserError
 
 VOC = {
@@ -100,9 +100,4 @@ def attached_files(root: Path, train: Iterable[str]) -> list[str]:
 def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:
     kinds = set(suffixes)
     files = (file for file in folder.rglob("*") if file.suffix.lower() in kinds and file.is_file())
-    return [file for file in files if not _is_hidden(file.relative_to(folder))]
-
-
-def _is_hidden(file: Path) -> bool:
-    """Whether the images of a folder do not count a file, either."""
-    return any(part.startswith(".") or part == "__MACOSX" for part in file.parts)
+    return [file for file in files if not is_hidden(below(file, folder))]

@@ -50,3 +50,10 @@ def read_text(file: Place, errors: str = "strict") -> str:
 def local(place: Place) -> Path | None:
     """The path of a place on this machine; None in a pack."""
     return place if isinstance(place, Path) else None
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file or one of its folders is hidden, or of macOS's own: the images of a folder
+    do not count it, either.
+    """
+    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))

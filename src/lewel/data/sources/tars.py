@@ -88,7 +88,12 @@ def open_tars(
         notes.append(
             f"{name} has images without a .cls, or with a negative one: they have no labels."
         )
-    if others := [other for file in train for one in found[file] for other in one.others]:
+    if unused := sorted(apart - set(val)):
+        notes.append(
+            f"{len(unused):,} tar files for validation without labels for all images, or beside "
+            f"another set, are left out, for example {unused[0]}."
+        )
+    if others := [other for file in (*train, *val) for one in found[file] for other in one.others]:
         notes.append(
             f"{len(others):,} images beside another of their sample are left out, for example "
             f"{others[0]}."
@@ -106,7 +111,8 @@ def _labelled_split(
     """The first of the validation splits whose images all have labels, and its tar files."""
     for split in VALIDATION_SPLITS:
         own = [file for file in files if file in apart and _split(file) == split]
-        if own and all(one.label is not None for file in own for one in found[file]):
+        labels = [one.label for file in own for one in found[file]]
+        if labels and None not in labels:
             return split, own
     return "", []
 
@@ -128,14 +134,18 @@ def samples(store: Store, file: str) -> Iterator[Sample]:
         window.seek(0)
         with tarfile.open(fileobj=window, mode="r:") as tar:
             key, images, labels = "", list[tarfile.TarInfo](), dict[str, str]()
+            files: dict[str, tarfile.TarInfo] = {}  # by name, for links
             for member in tar:
                 matched = _NAME.fullmatch(member.name)
-                if not member.isfile() or matched is None:
+                if matched is None or not (member.isfile() or _is_image_link(member)):
                     continue
+                if member.islnk() or member.issym():
+                    member.offset_data, member.size = _linked(member, files)
+                files[member.name] = member
                 if member.offset_data + member.size > end:
                     raise tarfile.ReadError(f"{member.name} ends after the file")
                 if matched.group(1) != key:
-                    yield from _images(file, images, labels)
+                    yield from _images(file, key, images, labels)
                     key, images, labels = matched.group(1), [], {}
                 stem, suffix = os.path.splitext(member.name)
                 if suffix.lower() in SUFFIXES:
@@ -147,14 +157,34 @@ def samples(store: Store, file: str) -> Iterator[Sample]:
             window.seek(tar.offset)
             if window.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # of zeros, at its end
                 raise tarfile.ReadError("its end is missing")
-            yield from _images(file, images, labels)
+            if any(window.read(WINDOW)):
+                raise tarfile.ReadError("more follows after its end, as in tar files joined to one")
+            yield from _images(file, key, images, labels)
     except FileNotFoundError:
         raise UserError(f"{file} does not exist: correct the names of the tar files.") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error}).") from None
     except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{file} cannot be read as a tar file ({error}): copy it again.") from None
 
 
-def _images(file: str, images: list[tarfile.TarInfo], labels: dict[str, str]) -> Iterator[Sample]:
+def _is_image_link(member: tarfile.TarInfo) -> bool:
+    suffix = os.path.splitext(member.name)[1].lower()
+    return (member.islnk() or member.issym()) and suffix in SUFFIXES
+
+
+def _linked(member: tarfile.TarInfo, files: dict[str, tarfile.TarInfo]) -> tuple[int, int]:
+    """Where the data of a link lie, and their size."""
+    folder = "" if member.islnk() else os.path.dirname(member.name)
+    name = os.path.normpath(os.path.join(folder, member.linkname))
+    if name not in files:
+        raise tarfile.ReadError(f"{member.name} is a link to {member.linkname}, which is not in it")
+    return files[name].offset_data, files[name].size
+
+
+def _images(
+    file: str, key: str, images: list[tarfile.TarInfo], labels: dict[str, str]
+) -> Iterator[Sample]:
     """The images among the members that share a key.
 
     x.jpg is the image of the sample x, and x.mask.png another of its members. Without a name of
@@ -165,7 +195,7 @@ def _images(file: str, images: list[tarfile.TarInfo], labels: dict[str, str]) ->
     others = tuple(f"{file}/{one.name}" for one in images if chosen and one is not chosen[0])
     for one in chosen or images:
         stem = os.path.splitext(one.name)[0]
-        label = labels.get(stem, "")
+        label = labels.get(stem, labels.get(key, ""))
         known = None if NO_LABEL.fullmatch(label) else label
         yield Sample(f"{file}/{one.name}", one.offset_data, one.size, known, others)
 

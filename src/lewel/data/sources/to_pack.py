@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from lewel.data.pack.format import ANNOTATIONS, INDEX, MANIFEST, TRAIN, UNLABELLED, VAL, read_index
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.stores import Remote, open_store
-from lewel.data.pack.urls import expanded, is_url, shown
+from lewel.data.pack.urls import WEB, expanded, is_url, scheme_of, shown, split_query
 from lewel.data.sources.attached import Attached, AttachedAgain, attached_files
 from lewel.data.sources.fetched import Fetched
 from lewel.data.sources.folder import EXPECTED, are_classes, open_folders
@@ -16,6 +17,7 @@ from lewel.data.sources.images import SUFFIXES
 from lewel.data.sources.named import NAMES
 from lewel.data.sources.open import open_splits
 from lewel.data.sources.packed import Packed, is_packed, open_packed
+from lewel.data.sources.place import is_hidden
 from lewel.data.sources.scan import suffix_of
 from lewel.data.sources.source import Source
 from lewel.data.sources.tars import open_tars
@@ -81,7 +83,8 @@ def _annotations(
 
 def _open(data: str, scene_size: int, notes: list[str], storage: Storage) -> Splits:
     """Images only for pre-training, if there are any; all others; the validation set."""
-    if data.endswith(TAR) and (is_url(data) or not os.path.isdir(user_path(data))):
+    named = split_query(data)[0]
+    if named.endswith(TAR) and (is_url(data) or not os.path.isdir(user_path(data))):
         return None, *_open_pattern(data, notes, storage)
     if is_url(data):
         return _open_url(data, notes, storage)
@@ -96,15 +99,16 @@ def _open(data: str, scene_size: int, notes: list[str], storage: Storage) -> Spl
 
 
 def _tars_below(path: Path) -> list[Path]:
-    return [one for one in path.rglob("*" + TAR) if one.is_file()] if path.is_dir() else []
+    found = path.rglob("*" + TAR) if path.is_dir() else ()
+    return [one for one in found if one.is_file() and not is_hidden(str(one.relative_to(path)))]
 
 
 def _open_pattern(data: str, notes: list[str], storage: Storage) -> tuple[Fetched, Fetched | None]:
     """Tar files that a name, or a pattern with braces, lists."""
-    place = data if is_url(data) else str(user_path(data))
+    place, query = split_query(data if is_url(data) else str(user_path(data)))
     base = place.partition("{")[0].rpartition("/")[0]
     files = [one[len(base) + 1 :] if base else one for one in expanded(place)]
-    store = open_store(base or ".", storage)
+    store = open_store((f"{base}?{query}" if query else base) or ".", storage)
     name = os.path.basename(shown(base)) or os.path.basename(place).removesuffix(TAR)
     return open_tars(store, files, name, notes)
 
@@ -145,16 +149,14 @@ def listed(store: Remote) -> list[str]:
     def find(files: Any, path: str) -> list[str]:
         files.invalidate_cache()
         found = [str(one) for one in files.find(path)]
-        start = len(path.rstrip("/")) + 1
-        return [one[start:] for one in found if one.startswith(path.rstrip("/") + "/")]
+        folder = split_query(path)[0].rstrip("/") + "/"
+        return [split_query(one)[0][len(folder) :] for one in found if one.startswith(folder)]
 
     try:
         found = store.ask(find)
     except OSError as error:
         raise UserError(f"{shown(store.url)} cannot be listed ({error}).") from None
-    hidden = [f"/{file}" for file in found]
-    pairs = zip(found, hidden, strict=True)
-    return sorted(file for file, path in pairs if "/." not in path and "/__MACOSX" not in path)
+    return sorted(file for file in found if not is_hidden(file))
 
 
 def _open_images(
@@ -173,13 +175,14 @@ def _open_images(
         own = [file for file in images if file.startswith(prefix)]
         if not own:
             raise UserError(f"{name}/{prefix} holds no image; expected {EXPECTED} files.")
-        parts = [file[len(prefix) :].rpartition("/")[0].partition("/")[0] for file in own]
+        names = [unquote(file) if scheme_of(store.url) in WEB else file for file in own]
+        parts = [file[len(prefix) :].rpartition("/")[0].partition("/")[0] for file in names]
         groups = tuple(sorted(set(parts)))
         if not are_classes(groups):
-            return Fetched(store, own, name=name)
+            return Fetched(store, own, name=name, names=names)
         numbers = {group: number for number, group in enumerate(groups)}
         labels = [numbers[part] for part in parts]
-        return Fetched(store, own, name=name, labels=labels, classes=groups)
+        return Fetched(store, own, name=name, names=names, labels=labels, classes=groups)
 
     splits = {folder.lower(): folder for folder in folders}
     return open_folders(name, splits, ("",), notes, find)
