@@ -16,7 +16,7 @@ from lewel.train.torchrun import record_failure
 
 NOTICED = 10.0  # seconds in which a failed collective is followed by the news of a lost rank
 GRACE = 5.0  # seconds for the main thread to end by itself
-NEWS = 2.0  # seconds in which a rank that srun or torchrun ends learns why
+NEWS = 5.0  # seconds in which a rank that srun or torchrun ends learns why
 SAVING = 600.0  # seconds that a checkpoint may take to be written meanwhile
 CONNECTION = ("peer", "NCCL", "gloo", "TCPStore")  # words in the errors of collectives
 
