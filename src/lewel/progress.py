@@ -77,4 +77,8 @@ class Bar:
 
 def rank_from_outside() -> int:
     """The number of this process where torchrun or srun has started it, else 0."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)))
+    for rank, ranks in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        number, count = (os.environ.get(name, "") for name in (rank, ranks))
+        if number.isdecimal() and count.isdecimal() and int(count) > 1:  # else left over
+            return int(number)
+    return 0

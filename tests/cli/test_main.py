@@ -23,6 +23,7 @@ from lewel.config.methods import taken
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.errors import UserError
 from lewel.methods.registry import find_method
+from lewel.progress import rank_from_outside
 from tests.running import metrics, tiny_command, tiny_flags, tiny_run
 
 
@@ -377,3 +378,37 @@ def test_the_exit_code_tells_a_wrong_path_from_a_full_disk(
     monkeypatch.setattr("lewel.tasks.results.results_table", fails)
     assert run(["results", "given"]) == code
     assert capsys.readouterr().err == f"given: {os.strerror(number)}.\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "number"),
+    [
+        ({"RANK": "1"}, 0),
+        ({"RANK": "abc", "WORLD_SIZE": "2"}, 0),
+        ({"RANK": "1", "WORLD_SIZE": "1"}, 0),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, 1),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 0),  # of a batch script, without srun
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+    ],
+)
+def test_a_rank_is_believed_among_several(
+    names: dict[str, str], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert rank_from_outside() == number
+
+
+def test_a_name_that_the_locale_cannot_show_is_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "r\u00fcn"
+    folder.mkdir()
+    plain = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lewel", "results", str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **plain},
+    )
+    assert done.returncode == 2 and "r\\xfcn" in done.stderr and "Traceback" not in done.stderr

@@ -95,6 +95,34 @@ def test_a_checkpoint_without_a_checksum_still_loads(tmp_path: Path) -> None:
     assert state is not None and state["step"] == 3
 
 
+def test_a_checkpoint_of_another_step_or_kind_is_set_aside(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=9)
+    for step in (1, 2):
+        store.save(step, {"step": step})
+    shutil.copy(store.path(1), store.path(7))
+    torch.save({"weights": 1}, store.path(8))
+    torch.save([1], store.path(9))
+    said: list[str] = []
+    state = store.load(said.append)
+    assert state is not None and state["step"] == 2 == store.newest
+    assert len(said) == 3 and all("not what its name says" in line for line in said)
+    assert len(list(tmp_path.glob("*.damaged"))) == 3
+
+
+@pytest.mark.parametrize("flags", [("--seed", "5"), ("--method", "byol")])
+def test_a_checkpoint_of_another_run_is_refused(
+    tmp_path: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 0
+    assert tiny_run(tmp_path / "other", "--epochs", "1", *flags) == 0
+    last = "checkpoints/step-000000004.pt"
+    before = (tmp_path / "run" / "backbone.safetensors").read_bytes()
+    shutil.copy(tmp_path / "other" / last, tmp_path / "run" / last)
+    assert tiny_run(tmp_path / "run", "--epochs", "1") == 2
+    assert f"holds another run ({flags[0].strip('-')}: " in capsys.readouterr().err
+    assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == before
+
+
 def test_a_checkpoint_never_runs_code(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:

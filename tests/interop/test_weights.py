@@ -1,5 +1,6 @@
 """Weights of third-party checkpoints are matched by name, and loading never runs code."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -11,7 +12,8 @@ from torchvision import models
 
 from lewel.errors import UserError
 from lewel.interop.backbones import identify_resnet
-from lewel.interop.weights import load_weights, read_weights
+from lewel.interop.lookup import read_card
+from lewel.interop.weights import fill, load_weights, read_weights
 from lewel.nn.backbone import build_resnet
 from tests.conftest import randomise_statistics
 from tests.running import tiny_run
@@ -144,3 +146,35 @@ def test_a_narrow_resnet_is_identified_without_a_warning(recwarn: pytest.Warning
     with pytest.raises(UserError, match="is not a complete ResNet"):
         identify_resnet(state, "x.pth")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": "8"},
+        {"image_size": "32"},
+        {"mean": [0.5, 0.5]},
+        {"mean": [123.0, 117.0, 104.0]},
+        {"std": [-1, -1, -1]},
+        {"std": "x"},
+        {"stem": "x"},
+        {"backbone": ["resnet10"]},
+    ],
+)
+def test_metadata_of_a_wrong_kind_are_damaged(tmp_path: Path, change: dict[str, object]) -> None:
+    card = {"backbone": "resnet10", "stem": "small", "width": 8, "image_size": 32}
+    card |= {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+    file = tmp_path / "backbone.safetensors"
+    save_file({"a": torch.ones(1)}, file, {"lewel": json.dumps(card)})
+    assert read_card(file) == card
+    save_file({"a": torch.ones(1)}, file, {"lewel": json.dumps(card | change)})
+    with pytest.raises(UserError, match="is damaged"):
+        read_card(file)
+
+
+def test_weights_without_plain_values_are_refused() -> None:
+    net = models.resnet18()
+    tensors = net.state_dict()
+    for value in (tensors["conv1.weight"].to_sparse(), tensors["conv1.weight"].to("meta")):
+        with pytest.raises(UserError, match=r"conv1.weight without plain values"):
+            fill(net, {**tensors, "conv1.weight": value}, "a.pth")

@@ -1,6 +1,7 @@
 """`lewel maps` and `lewel where` from the command line, on real tiny runs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +218,14 @@ def test_where_on_voc_and_on_data_without_masks(
     assert where(trained, data=str(photos)) == 0
     assert "has no masks" in capsys.readouterr().out
     assert "pointing" not in entries(trained)[-1]["result"]["baselines"]["run"]
+
+
+@pytest.mark.parametrize("name", ["backbone", "heads"])
+def test_files_of_two_runs_are_not_mixed(
+    trained: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny_run(tmp_path / "other", "--epochs", "1", "--limit", "16") == 0
+    mixed = Path(shutil.copytree(trained, tmp_path / "mixed"))
+    shutil.copy(tmp_path / "other" / f"{name}.safetensors", mixed)
+    assert run(["maps", str(mixed), "scenes", "--out", str(tmp_path / "new")]) == 2
+    assert "are of different runs (images is " in capsys.readouterr().err

@@ -442,7 +442,12 @@ def test_the_settings_of_these_tests_are_those_that_are_stored(settings: dict[st
 
 
 @pytest.mark.parametrize(
-    ("result", "reason"), [({}, "lacks 'backbone'"), ({"top1": "x"}, "is no result")]
+    ("result", "reason"),
+    [
+        ({}, "lacks 'backbone'"),
+        ({"top1": "x"}, "is no result"),
+        ({**CLASSIFIED, "data": {}}, "is no result"),
+    ],
 )
 def test_an_entry_without_numbers_is_damaged_in_results_and_report(
     tmp_path: Path, result: dict[str, Any], reason: str

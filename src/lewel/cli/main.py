@@ -1,6 +1,7 @@
 """The command line: the commands by group, and their exit codes."""
 
 import gc
+import io
 import os
 import sys
 import traceback
@@ -90,6 +91,9 @@ def main() -> None:
     # Importing torch creates hundreds of thousands of objects and no garbage: Python's default
     # threshold of the garbage collector costs a fifth of a command's start-up time.
     gc.set_threshold(100_000, 10, 10)
+    for stream in (sys.stdout, sys.stderr):  # names that a locale cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     if code in (0, *(128 + number for number in STOPPING)) and "torch.distributed" in sys.modules:
         from lewel.ops.ranks import leave

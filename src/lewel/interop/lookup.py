@@ -11,6 +11,7 @@ from lewel.files import user_path
 
 BACKBONE = "backbone.safetensors"
 OF_A_RUN = ("card.json", "config.yaml")  # beside the weights of a run folder
+STEMS = (None, "imagenet", "medium", "small")
 NEEDED = {"backbone", "stem", "width", "image_size", "mean", "std"}
 
 
@@ -23,9 +24,25 @@ def read_card(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} cannot be read as safetensors: {error}.") from None
     except ValueError:
         card = {"damaged": True}
-    if not isinstance(card, dict) or (card and not card.keys() >= NEEDED):
+    if not isinstance(card, dict) or (card and not _is_complete(card)):
         raise UserError(f"{file} is damaged (its metadata cannot be read): restore it.")
     return card
+
+
+def _is_complete(card: dict[str, Any]) -> bool:
+    """Whether a card has all that a backbone is built from, of the right kinds."""
+    if not card.keys() >= NEEDED or not isinstance(card["backbone"], str):
+        return False
+    if card["stem"] not in STEMS:
+        return False
+    numbers = [card["mean"], card["std"]]
+    if not all(isinstance(one, list) and len(one) == 3 for one in numbers):
+        return False
+    counts = [one for one in (card["width"], card["image_size"]) if one is not None]
+    right = all(type(one) is int and one > 0 for one in counts)
+    means, deviations = ([type(x) in (int, float) and x for x in one] for one in numbers)
+    within = all(x is not False and 0 <= x <= 1 for x in means)
+    return right and within and all(x is not False and 0 < x <= 1 for x in deviations)
 
 
 def weights_file(what: str | Path) -> Path | None:

@@ -137,6 +137,11 @@ def refuse_no_numbers(found: dict[str, Tensor], wanted: dict[str, Tensor], what:
     """Raise UserError for weights that are integers, or that are not finite."""
     floats = {name: value for name, value in found.items() if wanted[name].is_floating_point()}
     for name, value in floats.items():
+        if value.layout != torch.strided or value.is_meta:
+            raise UserError(
+                f"{what} holds {name} without plain values (sparse, or meta): save it as a dense "
+                "tensor."
+            )
         if not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
             raise UserError(

@@ -15,12 +15,14 @@ from lewel.data.views.loader import TwoViews
 from lewel.errors import UserError, state_of
 from lewel.evaluate.maps import map_note, maps_and_features, readable_size
 from lewel.files import user_path
+from lewel.interop.lookup import read_card
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import MEAN, STD
 from lewel.nn.heads import Encoder
 from lewel.train.run_folder import RunFolder
 
 BATCH = 32  # images at a time
+OF_A_RUN = ("method", "data", "images", "steps", "knn")  # the same in all its files
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,18 @@ class MapModel:
         return build_two_views(self.config.model_copy(update={"seed": seed}), source)
 
 
+def refuse_mixed(folder: RunFolder) -> None:
+    """Raise UserError for a backbone and a head that different runs have written."""
+    cards = read_card(folder.backbone), read_card(folder.heads)
+    for key in OF_A_RUN if all(cards) else ():
+        one, other = (card.get(key) for card in cards)
+        if one != other:
+            raise UserError(
+                f"{folder.backbone} and {folder.heads.name} are of different runs ({key} is {one} "
+                f"and {other}): restore one of them."
+            )
+
+
 def open_map_model(
     run: Path,
     *,
@@ -79,6 +93,8 @@ def open_map_model(
                 f"{run} has no {file.name}: maps need a network with its head, so give the folder "
                 "of a run that `lewel pretrain` wrote."
             )
+    if not untrained:
+        refuse_mixed(folder)
     config = read_config(folder.config)
     trained_size = config.image_size
     # The queue and ShuffleBN groups are for training only.

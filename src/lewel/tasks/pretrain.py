@@ -141,9 +141,10 @@ def run_in(folder: RunFolder, parts: Parts, console: Console) -> None:
     state = load_on_all_ranks(checkpoints, parts.fabric.device, say)
     if state is None:
         refuse_lost_checkpoints(folder, fault)
-    elif before is None:  # config.yaml is missing or damaged; the checkpoint has the settings too
-        before = without_unused(resolve(state["config"], {}))
-        refuse_another_run(folder, differences(before, config))
+    else:  # config.yaml may be missing, or the checkpoint be another run's
+        stored = without_unused(resolve(state["config"], {}))
+        refuse_another_run(folder, differences(stored, config))
+        before = before or stored
     if before is not None and config.epochs > before.epochs:
         say(f"{before.epochs} epochs become {config.epochs}: all schedules are stretched.")
     images = digest(data.unlabelled)

@@ -75,6 +75,12 @@ def result_rows(run: Path, paper: dict[str, str]) -> list[Row]:
     return rows
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("expected a text")
+    return value
+
+
 def cells_of(run: Path, card: dict[str, Any], task: str, entry: Entry, paper: str) -> list[str]:
     """The cells of one evaluation."""
     settings, result = entry["settings"], entry["result"]
@@ -84,7 +90,7 @@ def cells_of(run: Path, card: dict[str, Any], task: str, entry: Entry, paper: st
         method_of(card, settings),
         result["backbone"],
         task_in_words(task, settings, result),
-        result["data"],
+        _text(result["data"]),
         f"{main.name} {main.value}",
         main.interval,
         ", ".join(f"{score.name} {score.value}" for score in others),

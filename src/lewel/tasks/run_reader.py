@@ -193,7 +193,7 @@ class Reader:
             return tuple(result(row) for row in result_rows(self.run, paper))
         except (UserError, RunError) as error:
             self.problems.append(str(error))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             self.problems.append(f"An entry of results/ is damaged ({reason}): all are left out.")
         return ()

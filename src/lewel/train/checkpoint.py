@@ -59,7 +59,10 @@ class Checkpoints:
             try:
                 damaged = find_damage(path)
                 if damaged is None:
-                    return self._read(path)
+                    state = self._read(path)
+                    if isinstance(state, dict) and path == self.path(state.get("step", -1)):
+                        return state
+                    damaged = "it is not what its name says"
             except (BadZipFile, UnpicklingError, RuntimeError, EOFError, OSError) as error:
                 damaged = load_reason(error)
             report(f"{path.name} is damaged ({damaged}): set aside, loading the one before.")
@@ -77,7 +80,7 @@ class Checkpoints:
 
     def _read(self, path: Path) -> State:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-        self.newest = state["step"]
+        self.newest = state.get("step") if isinstance(state, dict) else None
         return state
 
 
