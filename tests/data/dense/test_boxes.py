@@ -129,6 +129,13 @@ def coco_file(**changes: Any) -> dict[str, Any]:
     return {"images": images, "annotations": annotations, "categories": categories, **changes}
 
 
+def changed(key: str, **values: Any) -> str:
+    """The JSON with another first image or annotation."""
+    content = coco_file()
+    content[key][0].update(values)
+    return json.dumps(content)
+
+
 def make_coco(root: Path, **changes: Any) -> Path:
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     for split in ("train2017", "val2017"):
@@ -229,6 +236,12 @@ def test_errors_in_coco_are_reported(tmp_path: Path) -> None:
         ),
         (json.dumps(coco_file(categories=[7])), "categories without keys"),
         (json.dumps(coco_file(images=coco_file()["images"] * 2)), "two images with the id"),
+        (changed("images", width="40"), "images without a number as width"),
+        (changed("images", height=30.5), "images without a number as height"),
+        (changed("images", id=10**400), "images without a number as id"),
+        (changed("annotations", iscrowd="0"), "annotations without 0 or 1 as iscrowd"),
+        (changed("annotations", iscrowd=None), "annotations without 0 or 1 as iscrowd"),
+        (changed("annotations", area="9"), "annotations without a number as area"),
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=message) as raised:

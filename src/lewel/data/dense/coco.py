@@ -26,6 +26,7 @@ NUMBERS = {
 }
 NAMES = {"images": "file_name", "categories": "name"}
 KEPT = ("id", "category_id", "bbox", "area", "iscrowd", "segmentation")  # of an annotation
+LARGEST = 2**53  # of a whole number: JSON's are exact up to it
 HUGE = 1e9  # pixels: no box lies so far out
 FULL_SIZE = 100_000  # a larger training set is taken for COCO's own train2017
 
@@ -140,9 +141,9 @@ class CocoBoxes(PlacedFiles):
     def coco_ground_truth(self) -> dict[str, Any]:
         annotations = [
             {
-                "iscrowd": 0,
                 "area": one["bbox"][2] * one["bbox"][3],
                 **one,
+                "iscrowd": int(one.get("iscrowd", 0)),
                 "id": 0,
                 "image_id": index,
                 "category_id": self._numbers[int(one["category_id"])],
@@ -200,12 +201,14 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     if not isinstance(one, dict):
         return "keys"
     for key in numbers:
-        try:
-            int(one[key])
-        except (KeyError, TypeError, ValueError, OverflowError):
+        if not (type(n := one.get(key)) in (int, float) and n % 1 == 0 and abs(n) < LARGEST):
             return f"a number as {key}"
     if name is not None and not isinstance(one.get(name), str):
         return name
+    if type(one.get("area", 0)) not in (int, float):
+        return "a number as area"
+    if one.get("iscrowd", 0) not in (0, 1):
+        return "0 or 1 as iscrowd"
     box = one.get("bbox")
     four = (
         isinstance(box, list)
