@@ -188,6 +188,9 @@ def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:
     after = open_coco(make_coco(tmp_path, annotations=moved), None, None, None)[0]
     assert digest(before) == digest(after)
     assert digest_with_labels(before) != digest_with_labels(after)
+    wider = [{**one, "width": 41} for one in coco_file()["images"]]
+    after = open_coco(make_coco(tmp_path, images=wider), None, None, None)[0]
+    assert digest_with_labels(before) != digest_with_labels(after)
     dog, larger = (voc_object("dog", (1, 1, 10, side)) for side in (20, 21))
     kinds = []
     for objects in (dog, larger):
@@ -195,6 +198,18 @@ def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:
         kinds.append(open_voc(root, None, None, None)[0])
     assert digest(kinds[0]) == digest(kinds[1])
     assert digest_with_labels(kinds[0]) != digest_with_labels(kinds[1])
+
+
+def test_an_image_of_another_size_than_its_annotations_is_corrupt(tmp_path: Path) -> None:
+    turned = [{**one, "width": 30, "height": 40} for one in coco_file()["images"]]
+    size = "<size><width>30</width><height>40</height></size>"
+    objects = size + voc_object("dog", (1, 1, 10, 20))
+    voc = make_voc(tmp_path / "VOC2012", {"train": {"a": objects}, "val": {"b": objects}})
+    coco = make_coco(tmp_path / "coco", images=turned)
+    for train, _ in (open_voc(voc, None, None, None), open_coco(coco, None, None, None)):
+        corrupt: list[tuple[int, str, str]] = []
+        BoxSamples(train, [32], 64, 0, masks=False).sample(0, 0, corrupt)
+        assert "for 30 x 40 pixels, the image has 40 x 30" in corrupt[0][2]
 
 
 def test_voc_finds_its_year_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits, rasterise
-from lewel.data.dense.placed import PlacedFiles
+from lewel.data.dense.placed import PlacedFiles, Size
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.layouts import coco_files
 from lewel.data.sources.names import Names
@@ -109,8 +109,11 @@ class CocoBoxes(PlacedFiles):
         image = self._images[index]
         return [one for one in every if not one.get("iscrowd") and not _has_no_area(one, image)]
 
+    def stated_size(self, index: int) -> Size:
+        return self._images[index]["width"], self._images[index]["height"]
+
     def annotation_bytes(self, index: int) -> bytes:
-        return self._records[index] + self.stamp(index)
+        return self._records[index] + repr(self.stated_size(index)).encode() + self.stamp(index)
 
     def record(self, index: int) -> list[dict[str, Any]]:
         """All annotations of an image, as the file has them."""
