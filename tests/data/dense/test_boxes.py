@@ -12,10 +12,12 @@ from pycocotools import mask as reference
 
 from lewel.data.dense.boxes import BoxSamples, flipped, limited, padded, resized, with_objects
 from lewel.data.dense.coco import open_coco
+from lewel.data.dense.coco_masks import ObjectMasks
 from lewel.data.dense.detection import open_boxes
-from lewel.data.dense.instances import encode, rasterise
+from lewel.data.dense.instances import encode, mask_fault, rasterise
 from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import CLASSES, open_voc
+from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import digest, digest_with_labels
 from lewel.errors import UserError
 
@@ -179,6 +181,47 @@ def test_coco_without_shapes_has_no_masks(tmp_path: Path) -> None:
         del one["segmentation"]
     train, _ = open_coco(make_coco(tmp_path, annotations=bare), None, None, None)
     assert not train.masked and open_coco(make_coco(tmp_path), None, None, None)[0].masked
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (None, "neither a list of polygons nor RLE"),
+        ("a word", "neither a list of polygons nor RLE"),
+        ([4, 4, 24, 4, 4, 24], "neither a list of polygons nor RLE"),
+        ([], "three points or more"),
+        ([[]], "three points or more"),
+        ([[4, 4, 24, 4, 4, 24, 5]], "three points or more"),
+        ([[4, 4, 24, 4]], "three points or more"),
+        ([[4, 4, 24, 4, 4, "24"]], "no number"),
+        ([[4, 4, 1e12, 4, 4, 24]], r"a point at 1e\+12 is far outside"),
+        ({"counts": [1200]}, r"RLE is of size None, expected \[30, 40\]"),
+        ({"size": [40, 30], "counts": [1200]}, r"RLE is of size \[40, 30\]"),
+        ({"size": [30, 40], "counts": [1201]}, "has 1201 pixels, expected 1200"),
+        ({"size": [30, 40], "counts": [1201, -1]}, "no counts"),
+        ({"size": [30, 40], "counts": 7}, "no counts"),
+        ({"size": [30, 40], "counts": "nonsense"}, "no counts"),
+        ({"size": [30, 40], "counts": "01"}, "has 1 pixels, expected 1200"),
+    ],
+)
+def test_masks_that_cannot_be_drawn_are_refused(tmp_path: Path, shape: Any, message: str) -> None:
+    train, val = open_coco(make_coco(tmp_path), None, None, None)
+    train.check_masks()
+    val.check_masks()
+    (tmp_path / "annotations/instances_val2017.json").write_text(
+        changed("annotations", segmentation=shape)
+    )
+    _, val = open_coco(tmp_path, None, None, None)  # boxes need none
+    with pytest.raises(UserError, match=rf"val2017\.json: annotation 10 has no mask .*{message}"):
+        val.check_masks()
+    with pytest.raises(UnreadableImage, match=message):
+        ObjectMasks(val).pair(0)
+
+
+def test_random_masks_have_no_fault() -> None:
+    for seed in range(20):
+        bits = np.random.default_rng(seed).random((57, 91)) < seed / 19
+        assert mask_fault(encode(bits[None])[0], (57, 91)) is None
 
 
 def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
-from lewel.data.dense.instances import Bits, rasterise
+from lewel.data.dense.instances import Bits, mask_fault, rasterise
 from lewel.data.dense.placed import PlacedFiles, Size
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.layouts import coco_files
@@ -51,6 +51,7 @@ class CocoBoxes(PlacedFiles):
         paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
         names = tuple(str(one["name"]) for one in categories)
         super().__init__(root, paths, name=root.name, classes=names)
+        self._file = file
         self.notes = self._collect(file, content, classes is not None)
 
     def _collect(self, file: Place, content: dict[str, Any], only: bool) -> tuple[str, ...]:
@@ -136,6 +137,16 @@ class CocoBoxes(PlacedFiles):
         bits = [rasterise(one["segmentation"], own, height, width) for one in self._found(index)]
         return np.array(bits, np.bool_).reshape(-1, height, width)
 
+    def check_masks(self) -> None:
+        for index, image in enumerate(self._images):
+            for one in self.record(index):
+                fault = mask_fault(one.get("segmentation"), (image["height"], image["width"]))
+                if fault is not None:
+                    raise UserError(
+                        f"{self._file}: annotation {one.get('id')} has no mask ({fault}): repair "
+                        "it, or leave out --masks."
+                    )
+
     def ids(self) -> tuple[list[int], dict[int, int]]:
         """The file's id of each image, and of each class number."""
         categories = {number: category for category, number in self._numbers.items()}
@@ -158,7 +169,7 @@ class CocoBoxes(PlacedFiles):
             one["id"] = number  # 0 would count as unmatched
         return {
             "images": [
-                {"id": index, "height": one["height"], "width": one["width"]}
+                {"id": index, "height": int(one["height"]), "width": int(one["width"])}
                 for index, one in enumerate(self._images)
             ],
             "annotations": annotations,
@@ -204,7 +215,8 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     if not isinstance(one, dict):
         return "keys"
     for key in numbers:
-        if not (type(n := one.get(key)) in (int, float) and n % 1 == 0 and abs(n) < LARGEST):
+        n: Any = one.get(key)
+        if type(n) not in (int, float) or n % 1 or abs(n) > LARGEST:
             return f"a number as {key}"
     if name is not None and not isinstance(one.get(name), str):
         return name

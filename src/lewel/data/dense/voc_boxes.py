@@ -97,6 +97,9 @@ class VocBoxes(PlacedFiles):
         return np.array([len(self.objects(index).boxes) for index in range(len(self))], np.int64)
 
     def masks(self, index: int, height: int, width: int) -> Bits:
+        raise NotImplementedError  # `check_masks` refuses
+
+    def check_masks(self) -> None:
         raise UserError("Pascal VOC's XML files hold no masks: leave out --masks.")
 
     def coco_ground_truth(self) -> dict[str, Any]:
