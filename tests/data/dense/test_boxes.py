@@ -95,6 +95,12 @@ def test_errors_in_voc_are_reported(tmp_path: Path) -> None:
     (root / "ImageSets/Main/both.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"1 images of .* both in the training and the validation"):
         open_voc(root, "both", "val", None)
+    (root / "ImageSets/Main/twice.txt").write_text("a\nb\na\n")
+    for split in ("twice", "train+train"):
+        with pytest.raises(UserError, match=r"The split .* of .* lists a 2 times: expected each"):
+            open_voc(root, split, split, None)
+    (root / "ImageSets/Main/marked.txt").write_text("a\n", encoding="utf-8-sig")
+    assert open_voc(root, "marked", None, None)[0].describe(0) == "JPEGImages/a.jpg"
     unknown = voc_object("unicorn", (1, 1, 4, 4))
     (root / "Annotations/b.xml").write_text(f"<annotation>{cat + unknown * 2}</annotation>")
     with pytest.raises(UserError, match=r"2 objects of .* unknown class.*/b\.xml \('unicorn'\)"):

@@ -57,6 +57,9 @@ def test_lists_that_are_empty_or_name_missing_files(tmp_path: Path) -> None:
     (tmp_path / "SegmentationClass" / "c.png").unlink()
     with pytest.raises(UserError, match=r"2 of the 6 images and masks .*JPEGImages/b\.jpg"):
         opened(tmp_path)
+    (tmp_path / "ImageSets" / "Segmentation" / "train.txt").write_text("a\nb\na\n")
+    with pytest.raises(UserError, match=r"train\.txt lists a 2 times: expected each image once"):
+        opened(tmp_path)
     (tmp_path / "ImageSets" / "Segmentation" / "train.txt").write_text("\n")
     with pytest.raises(UserError, match=r"train\.txt is empty"):
         opened(tmp_path)

@@ -1,6 +1,8 @@
 """Pascal VOC on disk: its folders, its lists, its classes and the colours of its masks."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import numpy as np
@@ -54,6 +56,13 @@ def read_list(file: Place) -> str:
     return read_text(file, "replace")
 
 
+def refuse_twice(names: Iterable[str], where: str) -> None:
+    """Raise UserError for a name that a list holds several times: it would count as often."""
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{where} lists {name} {count} times: expected each image once.")
+
+
 def augmented_list(root: At) -> At | None:
     """The list of train_aug, if it and its masks exist."""
     lists = root / "ImageSets" / "Segmentation"
@@ -80,6 +89,7 @@ def split_pairs(root: Place, split: str) -> list[tuple[str, str]]:
     if not names:
         raise UserError(f"{file} is empty: expected the name of an image in each line.")
     refuse_outside(names, file)
+    refuse_twice(names, str(file))
     return [(f"JPEGImages/{name}.jpg", f"{masks}/{name}.png") for name in names]
 
 

@@ -15,7 +15,7 @@ from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits
 from lewel.data.dense.packed import read_picture
 from lewel.data.dense.placed import PlacedFiles, Size
-from lewel.data.dense.voc import read_list
+from lewel.data.dense.voc import read_list, refuse_twice
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.names import Names
@@ -198,6 +198,7 @@ def list_images(root: Place, years: Sequence[str], split: str) -> Images:
             out += [(year, line[0]) for line in lines if line and line[-1] != "-1"]
     if not out:
         raise UserError(f"The split {split} of {root} lists no images: complete the data set.")
+    refuse_twice((os.path.join(*one) for one in out), f"The split {split} of {root}")
     return out
 
 
