@@ -230,6 +230,15 @@ def test_random_masks_have_no_fault() -> None:
         assert mask_fault(encode(bits[None])[0], (57, 91)) is None
 
 
+def test_coco_with_images_in_both_sets_is_refused(tmp_path: Path) -> None:
+    root = make_coco(tmp_path)
+    (root / "train2017").rename(root / "images")
+    (root / "val2017").rename(root / "unused")
+    with pytest.raises(UserError, match=r"2 images of .* both in .*, for example images/7\.jpg"):
+        open_coco(root, None, None, None)
+    assert len(open_coco(root, "val2017", "val2017", None)[0]) == 2
+
+
 def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:
     before = open_coco(make_coco(tmp_path), None, None, None)[0]
     moved = coco_file()["annotations"]

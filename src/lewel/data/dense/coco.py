@@ -51,7 +51,7 @@ class CocoBoxes(PlacedFiles):
         paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
         names = tuple(str(one["name"]) for one in categories)
         super().__init__(root, paths, name=root.name, classes=names)
-        self._file = file
+        self.file = file
         self.notes = self._collect(file, content, classes is not None)
 
     def _collect(self, file: Place, content: dict[str, Any], only: bool) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class CocoBoxes(PlacedFiles):
                 fault = mask_fault(one.get("segmentation"), (image["height"], image["width"]))
                 if fault is not None:
                     raise UserError(
-                        f"{self._file}: annotation {one.get('id')} has no mask ({fault}): repair "
+                        f"{self.file}: annotation {one.get('id')} has no mask ({fault}): repair "
                         "it, or leave out --masks."
                     )
 
@@ -274,6 +274,13 @@ def open_coco(
     if train_set.classes != val_set.classes:
         raise UserError(
             f"{root} lists different classes for training and validation: repair the files."
+        )
+    names = ({one.describe(index) for index in range(len(one))} for one in out)
+    shared = set.intersection(*names)
+    if shared and train_set.file != val_set.file:
+        raise UserError(
+            f"{len(shared):,} images of {root} are both in the training and the validation set, "
+            f"for example {min(shared)}: choose other splits."
         )
     if len(train_set) > FULL_SIZE:
         train_set.name = val_set.name = "coco"
