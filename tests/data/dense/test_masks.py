@@ -125,6 +125,12 @@ def test_folders_with_something_missing(tmp_path: Path) -> None:
     (twice / "classes.txt").write_text("sky\ncat\nsky\n")
     with pytest.raises(UserError, match=r"classes\.txt names the class sky twice"):
         opened(twice)
+    for code in ("utf-16", "utf-16-le"):  # with and without a BOM
+        (twice / "classes.txt").write_text("sky\ncat\ndog\n", encoding=code)
+        with pytest.raises(UserError, match=r"classes\.txt is no UTF-8 text .*: save it as UTF-8"):
+            opened(twice)
+    (twice / "classes.txt").write_text("sky\ncat\ndog\n", encoding="utf-8-sig")
+    assert opened(twice)[0].classes == ("sky", "cat", "dog")
 
 
 def test_scenes_have_the_class_of_each_pixel() -> None:

@@ -56,6 +56,19 @@ def read_list(file: Place) -> str:
     return read_text(file, "replace")
 
 
+def read_names(file: Place) -> str:
+    """A list of classes, whose names are of no files; raises UserError for other than UTF-8."""
+    try:
+        text = read_text(file)
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start + 1} is {error.object[error.start]:#04x}"
+    else:
+        if "\0" not in text:
+            return text
+        why = "it holds zero bytes, as UTF-16 does"
+    raise UserError(f"{file} is no UTF-8 text ({why}): save it as UTF-8.")
+
+
 def refuse_twice(names: Iterable[str], where: str) -> None:
     """Raise UserError for a name that a list holds several times: it would count as often."""
     name, count = Counter(names).most_common(1)[0]
