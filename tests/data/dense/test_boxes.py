@@ -312,9 +312,9 @@ def test_errors_in_coco_are_reported(tmp_path: Path) -> None:
         (changed("images", width="40"), "images without a number as width"),
         (changed("images", height=30.5), "images without a number as height"),
         (changed("images", id=10**400), "images without a number as id"),
-        (changed("annotations", iscrowd="0"), "annotations without 0 or 1 as iscrowd"),
+        (changed("annotations", iscrowd="0"), r"without 0 or 1 as iscrowd \(it is '0'\)"),
         (changed("annotations", iscrowd=None), "annotations without 0 or 1 as iscrowd"),
-        (changed("annotations", area="9"), "annotations without a number as area"),
+        (changed("annotations", area="9"), r"a number as area \(it is '9'\)"),
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=message) as raised:

@@ -221,9 +221,9 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     if name is not None and not isinstance(one.get(name), str):
         return name
     if type(one.get("area", 0)) not in (int, float):
-        return "a number as area"
+        return f"a number as area (it is {one['area']!r})"
     if one.get("iscrowd", 0) not in (0, 1):
-        return "0 or 1 as iscrowd"
+        return f"0 or 1 as iscrowd (it is {one['iscrowd']!r})"
     box = one.get("bbox")
     four = (
         isinstance(box, list)
