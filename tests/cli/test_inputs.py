@@ -166,7 +166,7 @@ def test_one_class_is_no_classification(
     [
         ([255] * 8, "hold only 255, ignored pixels"),
         ([1] * 8, "hold only class 1"),
-        ([0] * 8, "hold only class 0"),
+        ([0] * 8, "hold only class 0 (255 means ignored pixels)"),
     ],
 )
 def test_masks_without_classes(

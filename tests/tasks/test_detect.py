@@ -20,7 +20,7 @@ from lewel.tasks.detect import build_detector, make_optimizer
 from lewel.tasks.results import result_rows
 from lewel.train.loop import take_step
 from tests.conftest import small_backbone
-from tests.data.dense.test_boxes import coco_file, make_coco, make_voc, voc_object
+from tests.data.dense.test_boxes import changed, coco_file, make_coco, make_voc, voc_object
 from tests.data.pack.photos import pack
 from tests.running import tiny_run
 
@@ -216,6 +216,16 @@ def test_wrong_input_is_one_message(
         assert run(words(trained, tmp_path / "out", *flags)) == 2
         said = capsys.readouterr().err.strip()
         assert message in said and len(said.splitlines()) == 1
+
+
+def test_masks_of_the_validation_set_are_checked_before_training(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_coco(tmp_path / "coco")
+    text = changed("annotations", segmentation=None)
+    (root / "annotations/instances_val2017.json").write_text(text)
+    assert run(words(trained, tmp_path / "out", "--data", str(root), "--masks")) == 2
+    assert "instances_val2017.json: annotation 10 has no mask" in capsys.readouterr().err
 
 
 def test_voc_is_evaluated_by_its_own_rule(

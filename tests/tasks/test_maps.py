@@ -215,6 +215,10 @@ def test_where_on_voc_and_on_data_without_masks(
     assert uniform["iou"]["value"] == pytest.approx(fraction / (2 - fraction), abs=0.001)
     assert result["ideal_iou"]["value"] > 0.9
     capsys.readouterr()
+    for mask in root.rglob("SegmentationClass/*.png"):
+        Image.new("L", Image.open(mask).size).save(mask)
+    assert where(trained, data=str(root)) == 0
+    assert "No mask of VOC2012 shows an object in these 6 images" in capsys.readouterr().out
     assert where(trained, data=str(photos)) == 0
     assert "has no masks" in capsys.readouterr().out
     assert "pointing" not in entries(trained)[-1]["result"]["baselines"]["run"]

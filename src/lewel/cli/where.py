@@ -75,7 +75,12 @@ def explanations(found: dict[str, Any]) -> list[str]:
         f"coordinates ({run['consistency']['images']:,} images share 16 of {found['cells']} cells "
         "or more); shuffled: with another image's view. A constant map has none."
     ]
-    if found["masks"]:
+    if found["masks"] and found["ideal_iou"]["value"] is None:
+        lines.append(
+            f"No mask of {found['data']} shows an object in these {found['images']:,} images: no "
+            "pointing game, no IoU. 0 is the background, 255 are ignored pixels."
+        )
+    elif found["masks"]:
         lines.append(
             "pointing game: the maximum lies on an object; IoU: of the objects with a map "
             "thresholded at their area, mean over the maps and best of them for each image "

@@ -64,6 +64,9 @@ def open_detection(
         raise UserError(
             f"{shown(config.data)} has no masks: leave out --masks, or use COCO or scenes."
         )
+    if config.masks:
+        train.check_masks()
+        val.check_masks()
     train = with_objects(limited(train, config.limit, config.seed))
     if not len(train):
         raise UserError(

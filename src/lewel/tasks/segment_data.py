@@ -93,7 +93,9 @@ def check_pairs(run: EvaluationRun, *sources: Masked) -> None:
 def refuse_trivial(source: Masked, classes: set[int], least: int) -> None:
     """Raise UserError for a source whose masks hold too few classes."""
     if len(classes) < least:
-        found = f"only class {min(classes)}" if classes else f"only {IGNORED}, ignored pixels"
+        found = f"only {IGNORED}, ignored pixels"
+        if classes:
+            found = f"only class {min(classes)} ({IGNORED} means ignored pixels)"
         raise UserError(
             f"The {len(source):,} masks of {source.name}, for example that of "
             f"{source.describe(0)}, hold {found}: expected {least} or more classes."

@@ -12,10 +12,12 @@ from pycocotools import mask as reference
 
 from lewel.data.dense.boxes import BoxSamples, flipped, limited, padded, resized, with_objects
 from lewel.data.dense.coco import open_coco
+from lewel.data.dense.coco_masks import ObjectMasks
 from lewel.data.dense.detection import open_boxes
-from lewel.data.dense.instances import encode, rasterise
+from lewel.data.dense.instances import encode, mask_fault, rasterise
 from lewel.data.dense.scene_boxes import SceneBoxes
 from lewel.data.dense.voc_boxes import CLASSES, open_voc
+from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.source import digest, digest_with_labels
 from lewel.errors import UserError
 
@@ -93,6 +95,12 @@ def test_errors_in_voc_are_reported(tmp_path: Path) -> None:
     (root / "ImageSets/Main/both.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"1 images of .* both in the training and the validation"):
         open_voc(root, "both", "val", None)
+    (root / "ImageSets/Main/twice.txt").write_text("a\nb\na\n")
+    for split in ("twice", "train+train"):
+        with pytest.raises(UserError, match=r"The split .* of .* lists a 2 times: expected each"):
+            open_voc(root, split, split, None)
+    (root / "ImageSets/Main/marked.txt").write_text("a\n", encoding="utf-8-sig")
+    assert open_voc(root, "marked", None, None)[0].describe(0) == "JPEGImages/a.jpg"
     unknown = voc_object("unicorn", (1, 1, 4, 4))
     (root / "Annotations/b.xml").write_text(f"<annotation>{cat + unknown * 2}</annotation>")
     with pytest.raises(UserError, match=r"2 objects of .* unknown class.*/b\.xml \('unicorn'\)"):
@@ -127,6 +135,13 @@ def coco_file(**changes: Any) -> dict[str, Any]:
     images = [{"id": n, "file_name": f"{n}.jpg", "height": 30, "width": 40} for n in (9, 7)]
     categories = [{"id": 90, "name": "brush"}, {"id": 3, "name": "car"}]
     return {"images": images, "annotations": annotations, "categories": categories, **changes}
+
+
+def changed(key: str, **values: Any) -> str:
+    """The JSON with another first image or annotation."""
+    content = coco_file()
+    content[key][0].update(values)
+    return json.dumps(content)
 
 
 def make_coco(root: Path, **changes: Any) -> Path:
@@ -174,12 +189,65 @@ def test_coco_without_shapes_has_no_masks(tmp_path: Path) -> None:
     assert not train.masked and open_coco(make_coco(tmp_path), None, None, None)[0].masked
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (None, "neither a list of polygons nor RLE"),
+        ("a word", "neither a list of polygons nor RLE"),
+        ([4, 4, 24, 4, 4, 24], "neither a list of polygons nor RLE"),
+        ([], "three points or more"),
+        ([[]], "three points or more"),
+        ([[4, 4, 24, 4, 4, 24, 5]], "three points or more"),
+        ([[4, 4, 24, 4]], "three points or more"),
+        ([[4, 4, 24, 4, 4, "24"]], "no number"),
+        ([[4, 4, 1e12, 4, 4, 24]], r"a point at 1e\+12 is far outside"),
+        ({"counts": [1200]}, r"RLE is of size None, expected \[30, 40\]"),
+        ({"size": [40, 30], "counts": [1200]}, r"RLE is of size \[40, 30\]"),
+        ({"size": [30, 40], "counts": [1201]}, "has 1201 pixels, expected 1200"),
+        ({"size": [30, 40], "counts": [1201, -1]}, "no counts"),
+        ({"size": [30, 40], "counts": 7}, "no counts"),
+        ({"size": [30, 40], "counts": "nonsense"}, "no counts"),
+        ({"size": [30, 40], "counts": "01"}, "has 1 pixels, expected 1200"),
+    ],
+)
+def test_masks_that_cannot_be_drawn_are_refused(tmp_path: Path, shape: Any, message: str) -> None:
+    train, val = open_coco(make_coco(tmp_path), None, None, None)
+    train.check_masks()
+    val.check_masks()
+    (tmp_path / "annotations/instances_val2017.json").write_text(
+        changed("annotations", segmentation=shape)
+    )
+    _, val = open_coco(tmp_path, None, None, None)  # boxes need none
+    with pytest.raises(UserError, match=rf"val2017\.json: annotation 10 has no mask .*{message}"):
+        val.check_masks()
+    with pytest.raises(UnreadableImage, match=message):
+        ObjectMasks(val).pair(0)
+
+
+def test_random_masks_have_no_fault() -> None:
+    for seed in range(20):
+        bits = np.random.default_rng(seed).random((57, 91)) < seed / 19
+        assert mask_fault(encode(bits[None])[0], (57, 91)) is None
+
+
+def test_coco_with_images_in_both_sets_is_refused(tmp_path: Path) -> None:
+    root = make_coco(tmp_path)
+    (root / "train2017").rename(root / "images")
+    (root / "val2017").rename(root / "unused")
+    with pytest.raises(UserError, match=r"2 images of .* both in .*, for example images/7\.jpg"):
+        open_coco(root, None, None, None)
+    assert len(open_coco(root, "val2017", "val2017", None)[0]) == 2
+
+
 def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:
     before = open_coco(make_coco(tmp_path), None, None, None)[0]
     moved = coco_file()["annotations"]
     moved[0]["bbox"] = [4, 4, 20, 21]
     after = open_coco(make_coco(tmp_path, annotations=moved), None, None, None)[0]
     assert digest(before) == digest(after)
+    assert digest_with_labels(before) != digest_with_labels(after)
+    wider = [{**one, "width": 41} for one in coco_file()["images"]]
+    after = open_coco(make_coco(tmp_path, images=wider), None, None, None)[0]
     assert digest_with_labels(before) != digest_with_labels(after)
     dog, larger = (voc_object("dog", (1, 1, 10, side)) for side in (20, 21))
     kinds = []
@@ -188,6 +256,18 @@ def test_annotations_are_included_in_the_fingerprint(tmp_path: Path) -> None:
         kinds.append(open_voc(root, None, None, None)[0])
     assert digest(kinds[0]) == digest(kinds[1])
     assert digest_with_labels(kinds[0]) != digest_with_labels(kinds[1])
+
+
+def test_an_image_of_another_size_than_its_annotations_is_corrupt(tmp_path: Path) -> None:
+    turned = [{**one, "width": 30, "height": 40} for one in coco_file()["images"]]
+    size = "<size><width>30</width><height>40</height></size>"
+    objects = size + voc_object("dog", (1, 1, 10, 20))
+    voc = make_voc(tmp_path / "VOC2012", {"train": {"a": objects}, "val": {"b": objects}})
+    coco = make_coco(tmp_path / "coco", images=turned)
+    for train, _ in (open_voc(voc, None, None, None), open_coco(coco, None, None, None)):
+        corrupt: list[tuple[int, str, str]] = []
+        BoxSamples(train, [32], 64, 0, masks=False).sample(0, 0, corrupt)
+        assert "for 30 x 40 pixels, the image has 40 x 30" in corrupt[0][2]
 
 
 def test_voc_finds_its_year_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +309,12 @@ def test_errors_in_coco_are_reported(tmp_path: Path) -> None:
         ),
         (json.dumps(coco_file(categories=[7])), "categories without keys"),
         (json.dumps(coco_file(images=coco_file()["images"] * 2)), "two images with the id"),
+        (changed("images", width="40"), "images without a number as width"),
+        (changed("images", height=30.5), "images without a number as height"),
+        (changed("images", id=10**400), "images without a number as id"),
+        (changed("annotations", iscrowd="0"), r"without 0 or 1 as iscrowd \(it is '0'\)"),
+        (changed("annotations", iscrowd=None), "annotations without 0 or 1 as iscrowd"),
+        (changed("annotations", area="9"), r"a number as area \(it is '9'\)"),
     ):
         file.write_text(text)
         with pytest.raises(UserError, match=message) as raised:

@@ -57,6 +57,9 @@ def test_lists_that_are_empty_or_name_missing_files(tmp_path: Path) -> None:
     (tmp_path / "SegmentationClass" / "c.png").unlink()
     with pytest.raises(UserError, match=r"2 of the 6 images and masks .*JPEGImages/b\.jpg"):
         opened(tmp_path)
+    (tmp_path / "ImageSets" / "Segmentation" / "train.txt").write_text("a\nb\na\n")
+    with pytest.raises(UserError, match=r"train\.txt lists a 2 times: expected each image once"):
+        opened(tmp_path)
     (tmp_path / "ImageSets" / "Segmentation" / "train.txt").write_text("\n")
     with pytest.raises(UserError, match=r"train\.txt is empty"):
         opened(tmp_path)
@@ -122,6 +125,12 @@ def test_folders_with_something_missing(tmp_path: Path) -> None:
     (twice / "classes.txt").write_text("sky\ncat\nsky\n")
     with pytest.raises(UserError, match=r"classes\.txt names the class sky twice"):
         opened(twice)
+    for code in ("utf-16", "utf-16-le"):  # with and without a BOM
+        (twice / "classes.txt").write_text("sky\ncat\ndog\n", encoding=code)
+        with pytest.raises(UserError, match=r"classes\.txt is no UTF-8 text .*: save it as UTF-8"):
+            opened(twice)
+    (twice / "classes.txt").write_text("sky\ncat\ndog\n", encoding="utf-8-sig")
+    assert opened(twice)[0].classes == ("sky", "cat", "dog")
 
 
 def test_scenes_have_the_class_of_each_pixel() -> None:

@@ -42,6 +42,9 @@ class BoxSource(Source, Protocol):
     def masks(self, index: int, height: int, width: int) -> npt.NDArray[np.bool_]:
         """The objects' masks (M, height, width) at this image size."""
 
+    def check_masks(self) -> None:
+        """Raise UserError for objects whose masks cannot be drawn."""
+
     def coco_ground_truth(self) -> dict[str, Any]:
         """All objects in COCO's format; an image's id is its index."""
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lewel.data.dense.boxes import Objects
-from lewel.data.dense.instances import Bits, rasterise
-from lewel.data.dense.placed import PlacedFiles
+from lewel.data.dense.instances import Bits, mask_fault, rasterise
+from lewel.data.dense.placed import PlacedFiles, Size
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.layouts import coco_files
 from lewel.data.sources.names import Names
@@ -26,6 +26,7 @@ NUMBERS = {
 }
 NAMES = {"images": "file_name", "categories": "name"}
 KEPT = ("id", "category_id", "bbox", "area", "iscrowd", "segmentation")  # of an annotation
+LARGEST = 2**53  # of a whole number: JSON's are exact up to it
 HUGE = 1e9  # pixels: no box lies so far out
 FULL_SIZE = 100_000  # a larger training set is taken for COCO's own train2017
 
@@ -50,6 +51,7 @@ class CocoBoxes(PlacedFiles):
         paths = [os.path.join(folder, str(one["file_name"])) for one in self._images]
         names = tuple(str(one["name"]) for one in categories)
         super().__init__(root, paths, name=root.name, classes=names)
+        self.file = file
         self.notes = self._collect(file, content, classes is not None)
 
     def _collect(self, file: Place, content: dict[str, Any], only: bool) -> tuple[str, ...]:
@@ -108,8 +110,11 @@ class CocoBoxes(PlacedFiles):
         image = self._images[index]
         return [one for one in every if not one.get("iscrowd") and not _has_no_area(one, image)]
 
+    def stated_size(self, index: int) -> Size:
+        return self._images[index]["width"], self._images[index]["height"]
+
     def annotation_bytes(self, index: int) -> bytes:
-        return self._records[index] + self.stamp(index)
+        return self._records[index] + repr(self.stated_size(index)).encode() + self.stamp(index)
 
     def record(self, index: int) -> list[dict[str, Any]]:
         """All annotations of an image, as the file has them."""
@@ -132,6 +137,16 @@ class CocoBoxes(PlacedFiles):
         bits = [rasterise(one["segmentation"], own, height, width) for one in self._found(index)]
         return np.array(bits, np.bool_).reshape(-1, height, width)
 
+    def check_masks(self) -> None:
+        for index, image in enumerate(self._images):
+            for one in self.record(index):
+                fault = mask_fault(one.get("segmentation"), (image["height"], image["width"]))
+                if fault is not None:
+                    raise UserError(
+                        f"{self.file}: annotation {one.get('id')} has no mask ({fault}): repair "
+                        "it, or leave out --masks."
+                    )
+
     def ids(self) -> tuple[list[int], dict[int, int]]:
         """The file's id of each image, and of each class number."""
         categories = {number: category for category, number in self._numbers.items()}
@@ -140,9 +155,9 @@ class CocoBoxes(PlacedFiles):
     def coco_ground_truth(self) -> dict[str, Any]:
         annotations = [
             {
-                "iscrowd": 0,
                 "area": one["bbox"][2] * one["bbox"][3],
                 **one,
+                "iscrowd": int(one.get("iscrowd", 0)),
                 "id": 0,
                 "image_id": index,
                 "category_id": self._numbers[int(one["category_id"])],
@@ -154,7 +169,7 @@ class CocoBoxes(PlacedFiles):
             one["id"] = number  # 0 would count as unmatched
         return {
             "images": [
-                {"id": index, "height": one["height"], "width": one["width"]}
+                {"id": index, "height": int(one["height"]), "width": int(one["width"])}
                 for index, one in enumerate(self._images)
             ],
             "annotations": annotations,
@@ -200,12 +215,15 @@ def missing_field(one: Any, numbers: Sequence[str], name: str | None, boxed: boo
     if not isinstance(one, dict):
         return "keys"
     for key in numbers:
-        try:
-            int(one[key])
-        except (KeyError, TypeError, ValueError, OverflowError):
+        n: Any = one.get(key)
+        if type(n) not in (int, float) or n % 1 or abs(n) > LARGEST:
             return f"a number as {key}"
     if name is not None and not isinstance(one.get(name), str):
         return name
+    if type(one.get("area", 0)) not in (int, float):
+        return f"a number as area (it is {one['area']!r})"
+    if one.get("iscrowd", 0) not in (0, 1):
+        return f"0 or 1 as iscrowd (it is {one['iscrowd']!r})"
     box = one.get("bbox")
     four = (
         isinstance(box, list)
@@ -256,6 +274,13 @@ def open_coco(
     if train_set.classes != val_set.classes:
         raise UserError(
             f"{root} lists different classes for training and validation: repair the files."
+        )
+    names = ({one.describe(index) for index in range(len(one))} for one in out)
+    shared = set.intersection(*names)
+    if shared and train_set.file != val_set.file:
+        raise UserError(
+            f"{len(shared):,} images of {root} are both in the training and the validation set, "
+            f"for example {min(shared)}: choose other splits."
         )
     if len(train_set) > FULL_SIZE:
         train_set.name = val_set.name = "coco"

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lewel.data.dense.coco import CocoBoxes
-from lewel.data.dense.instances import rasterise
+from lewel.data.dense.instances import mask_fault, rasterise
 from lewel.data.dense.voc import IGNORED
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.layouts import coco_files
@@ -40,10 +40,10 @@ class ObjectMasks:
         mask = np.zeros((height, width), np.uint8)
         annotations = self.boxes.record(index)
         for one in sorted(annotations, key=lambda one: -int(one.get("iscrowd", 0))):  # crowds first
-            try:
-                bits = rasterise(one["segmentation"], (height, width), height, width)
-            except (ValueError, TypeError, KeyError, IndexError) as error:
-                raise UnreadableImage(f"annotation {one.get('id')} has no mask ({error})") from None
+            shape = one["segmentation"]
+            if fault := mask_fault(shape, (height, width)):
+                raise UnreadableImage(f"annotation {one.get('id')} has no mask ({fault})")
+            bits = rasterise(shape, (height, width), height, width)
             mask[bits] = IGNORED if one.get("iscrowd") else 1
         return image, torch.from_numpy(mask)
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 Bits = npt.NDArray[np.bool_]
+FAR = 10  # sizes of its image: drawing a polygon of farther points would take the memory
 
 
 def rasterise(shape: Any, own: tuple[int, int], height: int, width: int) -> Bits:
@@ -30,6 +31,52 @@ def rasterise(shape: Any, own: tuple[int, int], height: int, width: int) -> Bits
     decoded: Bits = mask.decode(packed).astype(bool)[None]
     out: Bits = shrink(decoded, height, width)[0]
     return out
+
+
+def mask_fault(shape: Any, own: tuple[int, int]) -> str | None:
+    """What is wrong with polygons or RLE of an image of size `own` (H, W), if anything."""
+    if isinstance(shape, dict):
+        size, counts = shape.get("size"), shape.get("counts")
+        if size != list(own):
+            return f"its RLE is of size {size}, expected {list(own)}, the image's height and width"
+        runs = _runs(counts) if isinstance(counts, str) else counts
+        if not isinstance(runs, list) or any(type(run) is not int or run < 0 for run in runs):
+            return "the counts of its RLE are no counts"
+        total, expected = sum(runs), own[0] * own[1]
+        return None if total == expected else f"its RLE has {total} pixels, expected {expected}"
+    if not isinstance(shape, list) or not all(isinstance(line, list) for line in shape):
+        return "its segmentation is neither a list of polygons nor RLE"
+    lengths = [len(line) for line in shape]
+    if max(lengths, default=0) < 6 or any(length % 2 or length < 4 for length in lengths):
+        return "its polygons are no lists of x, y, x, y, ... of three points or more"
+    numbers = [number for line in shape for number in line]
+    if not set(map(type, numbers)) <= {int, float}:
+        return "its polygons hold what is no number"
+    far = max(numbers, key=abs)
+    return f"a point at {far:g} is far outside" if abs(far) > FAR * max(own) else None
+
+
+def _runs(text: str) -> list[int] | None:
+    """The counts of a compressed RLE; None for a text that is none.
+
+    Six bits a letter: five of the number, lowest first, and whether more follow. From the fourth
+    on, a number is the difference to the one before the last.
+    """
+    runs: list[int] = []
+    number = bits = 0
+    for letter in text:
+        six = ord(letter) - 48
+        if not 0 <= six < 64 or bits > 60:
+            return None
+        number |= (six & 31) << bits
+        bits += 5
+        if six & 32:
+            continue
+        if six & 16:
+            number -= 1 << bits
+        runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+        number = bits = 0
+    return runs if not bits else None
 
 
 def shrink(bits: Bits, height: int, width: int) -> Bits:

@@ -20,7 +20,7 @@ from lewel.data.dense.voc import (
     IGNORED,
     augmented_list,
     find_voc,
-    read_list,
+    read_names,
     split_pairs,
 )
 from lewel.data.pack.storage import DEFAULT_STORAGE, Storage
@@ -277,7 +277,7 @@ def _classes(root: Place, pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The lines of classes.txt in the order of the class indices, or the indices as names."""
     file = root / "classes.txt"
     if file.is_file():
-        names = [name for line in read_list(file).splitlines() if (name := line.strip())]
+        names = [name for line in read_names(file).splitlines() if (name := line.strip())]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{file} names the class {twice} twice: expected each class once.")
         return tuple(names)

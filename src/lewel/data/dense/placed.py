@@ -6,7 +6,10 @@ import torch
 
 from lewel.data.dense.packed import read_picture, stamp
 from lewel.data.sources.files import Files
+from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.place import Place, local
+
+Size = tuple[float, float]  # width and height of an image
 
 
 class PlacedFiles(Files):
@@ -19,9 +22,20 @@ class PlacedFiles(Files):
         self.place = root
         self.root = self.root if local(root) is not None else ""  # a pack has no image files
 
+    def stated_size(self, index: int) -> Size | None:
+        """The size of an image by its annotations, to which its boxes refer; None if unknown."""
+        raise NotImplementedError
+
     def read(self, index: int) -> torch.Tensor:
-        """The image, uint8 (3, H, W); raises UnreadableImage."""
-        return read_picture(self.place / self.describe(index))
+        """The image, uint8 (3, H, W); raises UnreadableImage, also for another size than stated."""
+        image = read_picture(self.place / self.describe(index))
+        stated, own = self.stated_size(index), (image.shape[2], image.shape[1])
+        if stated is not None and stated != own:
+            raise UnreadableImage(
+                f"its annotations are for {stated[0]:g} x {stated[1]:g} pixels, the image has "
+                f"{own[0]} x {own[1]}: expected the same size"
+            )
+        return image
 
     def stamp(self, index: int) -> bytes:
         """By which the content of a packed image is known; empty for a file."""

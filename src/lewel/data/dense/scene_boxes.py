@@ -63,6 +63,9 @@ class SceneBoxes:
     def masks(self, index: int, height: int, width: int) -> Bits:
         return shrink(self.scene(index).masks, height, width)
 
+    def check_masks(self) -> None:
+        """All are drawn."""
+
     def coco_ground_truth(self) -> dict[str, Any]:
         annotations: list[dict[str, Any]] = []
         for index in range(len(self)):

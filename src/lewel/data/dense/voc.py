@@ -1,6 +1,8 @@
 """Pascal VOC on disk: its folders, its lists, its classes and the colours of its masks."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import numpy as np
@@ -54,6 +56,26 @@ def read_list(file: Place) -> str:
     return read_text(file, "replace")
 
 
+def read_names(file: Place) -> str:
+    """A list of classes, whose names are of no files; raises UserError for other than UTF-8."""
+    try:
+        text = read_text(file)
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start + 1} is {error.object[error.start]:#04x}"
+    else:
+        if "\0" not in text:
+            return text
+        why = "it holds zero bytes, as UTF-16 does"
+    raise UserError(f"{file} is no UTF-8 text ({why}): save it as UTF-8.")
+
+
+def refuse_twice(names: Iterable[str], where: str) -> None:
+    """Raise UserError for a name that a list holds several times: it would count as often."""
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{where} lists {name} {count} times: expected each image once.")
+
+
 def augmented_list(root: At) -> At | None:
     """The list of train_aug, if it and its masks exist."""
     lists = root / "ImageSets" / "Segmentation"
@@ -80,6 +102,7 @@ def split_pairs(root: Place, split: str) -> list[tuple[str, str]]:
     if not names:
         raise UserError(f"{file} is empty: expected the name of an image in each line.")
     refuse_outside(names, file)
+    refuse_twice(names, str(file))
     return [(f"JPEGImages/{name}.jpg", f"{masks}/{name}.png") for name in names]
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from lewel.data.dense.boxes import Objects
 from lewel.data.dense.instances import Bits
 from lewel.data.dense.packed import read_picture
-from lewel.data.dense.placed import PlacedFiles
-from lewel.data.dense.voc import read_list
+from lewel.data.dense.placed import PlacedFiles, Size
+from lewel.data.dense.voc import read_list, refuse_twice
 from lewel.data.sources.check import refuse_outside
 from lewel.data.sources.images import UnreadableImage
 from lewel.data.sources.names import Names
@@ -28,7 +28,6 @@ CLASSES = (
     "tvmonitor",
 )  # fmt: skip
 
-Size = tuple[float, float]  # width and height of an image
 Images = list[tuple[str, str]]  # the year's folder ("" for the root itself) and an image's name
 
 
@@ -52,6 +51,7 @@ class VocBoxes(PlacedFiles):
                 f"for example {absent[0]}: complete the data set."
             )
         self._all: list[Objects] = []
+        self._sizes: list[Size | None] = []
         self._chosen = np.arange(len(images))
         flat: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
@@ -62,6 +62,7 @@ class VocBoxes(PlacedFiles):
             kept = clipped(objects, stated, picture)
             flat[str(file)] += len(objects.boxes) - len(kept.boxes)
             self._all.append(kept)
+            self._sizes.append(stated)
         flat += Counter()  # drops zero counts
         if unknown:
             raise UserError(
@@ -82,8 +83,12 @@ class VocBoxes(PlacedFiles):
         out._chosen = self._chosen[indices]
         return out
 
+    def stated_size(self, index: int) -> Size | None:
+        return self._sizes[int(self._chosen[index])]
+
     def annotation_bytes(self, index: int) -> bytes:
-        return b"".join(part.tobytes() for part in self.objects(index)) + self.stamp(index)
+        objects = b"".join(part.tobytes() for part in self.objects(index))
+        return objects + repr(self.stated_size(index)).encode() + self.stamp(index)
 
     def objects(self, index: int) -> Objects:
         return self._all[int(self._chosen[index])]
@@ -92,6 +97,9 @@ class VocBoxes(PlacedFiles):
         return np.array([len(self.objects(index).boxes) for index in range(len(self))], np.int64)
 
     def masks(self, index: int, height: int, width: int) -> Bits:
+        raise NotImplementedError  # `check_masks` refuses
+
+    def check_masks(self) -> None:
         raise UserError("Pascal VOC's XML files hold no masks: leave out --masks.")
 
     def coco_ground_truth(self) -> dict[str, Any]:
@@ -190,6 +198,7 @@ def list_images(root: Place, years: Sequence[str], split: str) -> Images:
             out += [(year, line[0]) for line in lines if line and line[-1] != "-1"]
     if not out:
         raise UserError(f"The split {split} of {root} lists no images: complete the data set.")
+    refuse_twice((os.path.join(*one) for one in out), f"The split {split} of {root}")
     return out
 
 

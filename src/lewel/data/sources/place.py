@@ -43,8 +43,8 @@ def below(place: Place, root: Place) -> str:
 
 
 def read_text(file: Place, errors: str = "strict") -> str:
-    """The text of a file; raises FileNotFoundError, UnicodeDecodeError."""
-    return file.read_bytes().decode("utf-8", errors).replace("\r\n", "\n")
+    """The text of a file, without a BOM; raises FileNotFoundError, UnicodeDecodeError."""
+    return file.read_bytes().decode("utf-8-sig", errors).replace("\r\n", "\n")
 
 
 def local(place: Place) -> Path | None:
