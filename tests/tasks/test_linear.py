@@ -10,7 +10,9 @@ import torch
 from lewel.cli.main import run
 from lewel.config.evaluate import FinetuneConfig
 from lewel.config.recipes import list_recipes
+from lewel.data.sources.files import Files
 from lewel.data.sources.scenes import Scenes
+from lewel.data.sources.source import Subset
 from lewel.errors import RunError, UserError
 from lewel.tasks.classify import make_optimizer
 from lewel.tasks.finetune import labelled_subset
@@ -136,6 +138,25 @@ def test_a_list_of_names_must_be_in_the_data(tmp_path: Path) -> None:
     for wrong in ("0%", "101%", "x%", str(tmp_path / "none.txt")):
         with pytest.raises(UserError, match="expected a fraction"):
             labelled_subset(source, wrong, 0)
+
+
+def test_a_list_of_names_takes_paths_and_refuses_what_several_have(tmp_path: Path) -> None:
+    paths = [f"train/{name}/{n}.jpg" for name in ("cat", "dog") for n in range(3)]
+    files = Files(tmp_path / "pets", paths, labels=[0, 0, 0, 1, 1, 1], classes=("cat", "dog"))
+    source, names = Subset(files, [0, 1, 3, 4, 5]), tmp_path / "some.txt"
+    names.write_text(
+        f"\ufeffcat/0.jpg\n./train/dog/1.jpg\npets/train/dog/0.jpg\n2.jpg\n{tmp_path}/pets/{paths[1]}",
+        encoding="utf-8",
+    )
+    subset = labelled_subset(source, str(names), 0)
+    assert [subset.describe(n) for n in range(len(subset))] == [*paths[:2], *paths[3:]]
+    names.write_text("cat/0.jpg\n1.jpg\n")
+    said = r"1\.jpg, which 2 images are called .*train/cat/1\.jpg and train/dog/1\.jpg"
+    with pytest.raises(UserError, match=said):
+        labelled_subset(source, str(names), 0)
+    names.write_text("at/0.jpg\ndog/0.jpg\n")
+    with pytest.raises(UserError, match=r"1 of the 2 images .*at/0\.jpg"):
+        labelled_subset(source, str(names), 0)
 
 
 CLASSIFIES = [name for name in list_recipes("eval") if name.startswith(("linear", "finetune"))]
