@@ -12,6 +12,8 @@ from lewel.data.sources.source import Source, Subset
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
 from lewel.ops.randomness import generator
+from lewel.ops.ranks import rank
+from lewel.progress import show
 from lewel.tasks.classify import evaluate_classifier
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
@@ -22,6 +24,9 @@ def evaluate_finetuned(run: EvaluationRun) -> dict[str, Any]:
     config = run.evaluator.config
     assert isinstance(config, FinetuneConfig)
     subset = labelled_subset(run.evaluator.train, config.labels, config.seed)
+    notes = without_labels(subset, config.labels)  # refuses on all ranks alike
+    if rank() == 0:
+        show(run.console, *notes)
     return {"labelled": len(subset), **evaluate_classifier(run, subset, frozen=False)}
 
 
@@ -36,6 +41,23 @@ def labelled_subset(source: Source, labels: str, seed: int) -> Source:
             "names."
         )
     return Subset(source, _named(source, labels, path))
+
+
+def without_labels(subset: Source, labels: str) -> list[str]:
+    """A note on classes that have no labelled image; UserError where only one class has some."""
+    assert subset.labels is not None and subset.classes is not None
+    counts = np.bincount(subset.labels, minlength=len(subset.classes))
+    empty = [name for name, count in zip(subset.classes, counts, strict=True) if not count]
+    if len(counts) - len(empty) < 2:
+        raise UserError(
+            f"--labels {labels} has images of one class only, "
+            f"{subset.classes[int(counts.argmax())]!r}: name images of two or more."
+        )
+    shown = f"{', '.join(empty[:3])}{', ...' if len(empty) > 3 else ''}"
+    return [
+        f"Warning: --labels {labels} has no image of {len(empty):,} of the {len(counts):,} classes "
+        f"({shown}): they cannot be learnt."
+    ] * bool(empty)
 
 
 def _named(source: Source, labels: str, file: Path) -> list[int]:
