@@ -145,10 +145,9 @@ def test_a_list_of_names_takes_paths_and_refuses_what_several_have(tmp_path: Pat
     paths = [f"train/{name}/{n}.jpg" for name in ("cat", "dog") for n in range(3)]
     files = Files(tmp_path / "pets", paths, labels=[0, 0, 0, 1, 1, 1], classes=("cat", "dog"))
     source, names = Subset(files, [0, 1, 3, 4, 5]), tmp_path / "some.txt"
-    names.write_text(
-        f"\ufeffcat/0.jpg\n./train/dog/1.jpg\npets/train/dog/0.jpg\n2.jpg\n{tmp_path}/pets/{paths[1]}",
-        encoding="utf-8",
-    )
+    lines = ["cat/0.jpg", "./train/dog/1.jpg", "pets/train/dog/0.jpg", "2.jpg"]
+    whole = str(tmp_path / "pets" / paths[1])
+    names.write_text("\n".join([*lines, whole]), encoding="utf-8-sig")
     subset = labelled_subset(source, str(names), 0)
     assert [subset.describe(n) for n in range(len(subset))] == [*paths[:2], *paths[3:]]
     names.write_text("cat/0.jpg\n1.jpg\n")
