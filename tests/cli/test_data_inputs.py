@@ -348,9 +348,9 @@ def test_a_list_of_labels_counts_by_its_content(
 ) -> None:
     data, names = trained.parent / "data", tmp_path / "names.txt"
     words = [*words_of("finetune", trained, data), "--labels", str(names), "--out", str(tmp_path)]
-    names.write_text("0.png\n1.png\n2.png\n")
+    names.write_text("a/0.png\na/1.png\nb/0.png\n")
     assert run(words) == 0
-    names.write_text("3.png\n4.png\n5.png\n")
+    names.write_text("a/3.png\nb/4.png\nb/5.png\n")
     assert run(words) == 0
     assert "cached in" not in capsys.readouterr().out
     assert run(words) == 0

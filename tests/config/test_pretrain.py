@@ -7,8 +7,9 @@ import torch
 import yaml
 
 from lewel.config import build
+from lewel.config.evaluate import SegmentConfig
 from lewel.config.identity import differences
-from lewel.config.methods import as_recipe
+from lewel.config.methods import as_recipe, typed_options
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.config.resolve import read_config, resolve
@@ -120,6 +121,58 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1")
     with pytest.raises(UserError, match="not valid YAML"):
         read_recipe(str(tmp_path / "broken.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "epochs: 010",
+            "epochs (--epochs): expected a number that does not begin with 0, not '010'",
+        ),
+        ("seed: yes", "seed is 'yes', but"),
+        ("seed: true", "seed (--seed): expected a number, not True"),
+        ("optim: {lr: true}", "optim.lr (--optim.lr): expected a number, not True"),
+        ("views: {crop_scale: [true, 1]}", "expected a number, not True"),
+        ("batch_size: 1:30", "batch_size is '1:30', but"),
+        ("batch_size: 1_0:30.5", "batch_size is '1_0:30.5', but"),
+    ],
+)
+def test_a_word_is_no_number(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        resolve(read_recipe(str(tmp_path / "mine.yaml")), {})
+    assert said in str(caught.value)
+
+
+def test_a_switch_is_no_learning_rate_or_option() -> None:
+    with pytest.raises(ValueError, match="expected a number, not True"):
+        SegmentConfig.model_validate({"data": "masks", "lr": True})
+    config = resolve({"method": "densecl", "options": {"dense_weight": True}}, {})
+    with pytest.raises(UserError, match=r"dense_weight is True, but expected a number, not True"):
+        typed_options(config)
+
+
+def test_plain_words_of_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "data: 2024-01-01\nseed: 0x1F\nepochs: 1_000\ncompile: yes\nchannels_last: ~\n"
+        "cudnn_benchmark: off\noptim: {lr: 1e-4, weight_decay: 1.0e-4, warmup_epochs: 0}\n"
+    )
+    config = resolve(read_recipe(str(file)), {})
+    assert (config.data, config.seed, config.epochs) == ("2024-01-01", 31, 1000)
+    assert config.compile and not config.cudnn_benchmark
+    assert (config.optim.lr, config.optim.weight_decay) == (1e-4, 1e-4)
+    odd = ["1e5", "010", "yes", "1:30", "0o7", "1_0", "null", "~", "1.5", "=", "<<", "2024-01-01"]
+    values = [*odd, 1e-7, 1e30, -3, 0, 0.5, True, None]
+    write_yaml({"a": values}, file)
+    assert read_yaml(file) == {"a": values}
+
+
+def test_a_recipe_that_is_nested_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text("a: " + "[" * 20_000)
+    with pytest.raises(UserError, match=r"deep\.yaml is nested too deep: expected keys"):
+        read_recipe(str(tmp_path / "deep.yaml"))
 
 
 @pytest.mark.parametrize(("workers", "reading"), [(None, 4), (0, 0), (1, 4), (6, 6)])

@@ -10,10 +10,13 @@ import torch
 from lewel.cli.main import run
 from lewel.config.evaluate import FinetuneConfig
 from lewel.config.recipes import list_recipes
+from lewel.data.sources.files import Files
+from lewel.data.sources.open import open_data
 from lewel.data.sources.scenes import Scenes
+from lewel.data.sources.source import Subset
 from lewel.errors import RunError, UserError
 from lewel.tasks.classify import make_optimizer
-from lewel.tasks.finetune import labelled_subset
+from lewel.tasks.finetune import labelled_subset, without_labels
 from lewel.train.loop import take_step
 from lewel.transfer.classifier import Classifier
 from tests.conftest import randomise_statistics, small_backbone
@@ -136,6 +139,42 @@ def test_a_list_of_names_must_be_in_the_data(tmp_path: Path) -> None:
     for wrong in ("0%", "101%", "x%", str(tmp_path / "none.txt")):
         with pytest.raises(UserError, match="expected a fraction"):
             labelled_subset(source, wrong, 0)
+
+
+def test_a_list_of_names_takes_paths_and_refuses_what_several_have(tmp_path: Path) -> None:
+    paths = [f"train/{name}/{n}.jpg" for name in ("cat", "dog") for n in range(3)]
+    files = Files(tmp_path / "pets", paths, labels=[0, 0, 0, 1, 1, 1], classes=("cat", "dog"))
+    source, names = Subset(files, [0, 1, 3, 4, 5]), tmp_path / "some.txt"
+    lines = ["cat/0.jpg", "./train/dog/1.jpg", "pets/train/dog/0.jpg", "2.jpg"]
+    whole = str(tmp_path / "pets" / paths[1])
+    names.write_text("\n".join([*lines, whole]), encoding="utf-8-sig")
+    subset = labelled_subset(source, str(names), 0)
+    assert [subset.describe(n) for n in range(len(subset))] == [*paths[:2], *paths[3:]]
+    names.write_text("cat/0.jpg\n1.jpg\n")
+    said = r"1\.jpg, which 2 images are called .*train/cat/1\.jpg and train/dog/1\.jpg"
+    with pytest.raises(UserError, match=said):
+        labelled_subset(source, str(names), 0)
+    names.write_text("at/0.jpg\ndog/0.jpg\n")
+    with pytest.raises(UserError, match=r"1 of the 2 images .*at/0\.jpg"):
+        labelled_subset(source, str(names), 0)
+
+
+def test_classes_without_a_labelled_image_are_told(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, names = open_data("scenes", image_size=32, limit=200).train, tmp_path / "some.txt"
+    assert source is not None and source.labels is not None and source.classes is not None
+    first = [int(np.flatnonzero(source.labels == number)[0]) for number in range(10)]
+    assert without_labels(Subset(source, first), "some.txt") == []
+    names.write_text("\n".join(source.describe(index) for index in first[:8]))
+    given = words("finetune", trained, tmp_path, "--labels", str(names))
+    given[given.index("--batch-size") + 1] = "4"
+    assert run(given) == 0
+    missing = ", ".join(source.classes[8:])
+    assert f"has no image of 2 of the 10 classes ({missing})" in capsys.readouterr().out
+    names.write_text(source.describe(first[3]))
+    assert run(given) == 2
+    assert f"of one class only, {source.classes[3]!r}" in capsys.readouterr().err
 
 
 CLASSIFIES = [name for name in list_recipes("eval") if name.startswith(("linear", "finetune"))]

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lewel.config.pretrain import PretrainConfig
-from lewel.config.settings import flat
+from lewel.config.settings import flat, refuse_no_number
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.methods.registry import all_methods, find_method
@@ -97,12 +97,14 @@ def typed_options(config: PretrainConfig) -> PretrainConfig:
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        found = TypeAdapter(kind).validate_python(value)
+        refuse_no_number(value, found)
+    except ValueError as error:
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise UserError(
             f"--options.{name} is {value!r}, but {problem[0].lower()}{problem[1:]}."
         ) from None
+    return found
 
 
 def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 import difflib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from lewel.data.pack.storage import Storage
 from lewel.errors import UserError
@@ -62,6 +63,26 @@ class Settings(BaseModel):
     """A group of settings: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _is_a_number(cls, value: Any, read: Callable[[Any], Any]) -> Any:
+        found = read(value)
+        refuse_no_number(value, found)
+        return found
+
+
+def refuse_no_number(value: Any, found: Any) -> None:
+    """Raise ValueError for a switch or 010 that was read as a number, alone or in a list."""
+    if isinstance(value, list | tuple) and isinstance(found, list | tuple):
+        for one, of_it in zip(value, found, strict=False):
+            refuse_no_number(one, of_it)
+    elif not isinstance(found, bool):
+        if isinstance(value, bool):
+            raise ValueError(f"expected a number, not {value}")
+        numeric = isinstance(found, int | float) and isinstance(value, str)
+        if numeric and re.match(r"\s*[-+]?0[\d_]", value):
+            raise ValueError(f"expected a number that does not begin with 0, not {value!r}")
 
 
 def storage_of(config: BaseModel) -> Storage:
@@ -122,7 +143,10 @@ def flat(config: BaseModel) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, where YAML itself would take the last."""
+    """Safe YAML that refuses a key given twice, where YAML itself would take the last.
+
+    Plain words are as in YAML 1.2, not 1.1: yes and 1:30 and 2024-01-01 are texts, and so is 010.
+    """
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -135,6 +159,19 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _words, _starts in (
+    ("merge", r"<<", "<"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9]\d*)|0x[\da-fA-F]+", "-+0123456789"),
+    # Not 1e-4, which `safe_dump` writes for a text too: where a number is expected it is one.
+    ("float", r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]\d+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_words})\Z", re.ASCII), list(_starts)
+    )
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
@@ -146,6 +183,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not valid YAML: {reason}.") from None
+    except RecursionError:
+        raise UserError(
+            f"{path} is nested too deep: expected keys and values such as `epochs: 100`."
+        ) from None
     if is_cut(text):
         raise UserError(
             f"{path} is damaged: its last line, `{LAST_LINE}`, is missing, and settings may be "

@@ -329,6 +329,8 @@ def test_csv_without_labels(tmp_path):
             "2 rows of 3 without a label (the first is b.jp",
         ),
         ("path,label\na.jpg,cat\na.jpg,dog\n", "labels a.jpg both cat and dog"),
+        ("path,label\na.jpg,cat\nb.jpg,big, cat\n", "than its 2 columns in line 3 (b.jpg)"),
+        ('path,label\na.jpg,cat\n"b.jpg,cat\nc.jpg,cat\n', "is no CSV from line 3 on"),
         ("path,label\nz.jpg,cat\n", "names 1 files of 1 that do not exist (z.jpg)"),
     ],
 )
@@ -336,6 +338,18 @@ def test_csv_that_cannot_be_used(tmp_path, content, expected):
     fill(tmp_path, "a.jpg", "b.jpg", "c.jpg")
     (tmp_path / "pets.csv").write_text(content)
     assert expected in error_of(tmp_path / "pets.csv")
+
+
+def test_a_file_that_is_spelt_in_several_ways_is_one(tmp_path):
+    fill(tmp_path, "a.jpg", "b.jpg")
+    spelt = ["a.jpg", f"../{tmp_path.name}/a.jpg", str(tmp_path / "a.jpg"), "b.jpg"]
+    rows = "".join(f"{path},cat,\n" for path in spelt)  # a comma at the end cuts nothing
+    (tmp_path / "pets.csv").write_text(f"path,label\n{rows}", encoding="utf-8-sig")
+    data = open_at(tmp_path / "pets.csv")
+    assert listing(data.unlabelled) == ["a.jpg", "b.jpg"]
+    assert any("repeats 2 paths" in note for note in data.notes)
+    (tmp_path / "pets.csv").write_text(f"path,label\na.jpg,cat\n{spelt[2]},dog\n")
+    assert "(a.jpg) both cat and dog" in error_of(tmp_path / "pets.csv")
 
 
 def test_subset_of_a_subset(tmp_path):

@@ -30,12 +30,12 @@ def open_list(path: str, notes: list[str]) -> Files:
     else:
         lines = (line.strip() for line in text.split("\n"))
         rows = [(line, None) for line in lines if line and not line.startswith("#")]
-    labels = _unique(path, rows)
+    root = os.path.dirname(os.path.abspath(path))
+    labels = _unique(path, root, rows)
     if not labels:
         raise UserError(f"{path} names no image: expected one path a line.")
     if len(labels) < len(rows):
         notes.append(f"{path} repeats {len(rows) - len(labels):,} paths: each is used once.")
-    root = os.path.dirname(os.path.abspath(path))
     missing = [entry for entry in labels if not os.path.isfile(os.path.join(root, entry))]
     if missing:
         raise UserError(
@@ -76,7 +76,8 @@ def read_classes(path: str) -> list[str]:
 
 def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
     """(path, label) of each row; the label is None where the CSV has no such column."""
-    reader = csv.DictReader(StringIO(text, newline=""), skipinitialspace=True)
+    reader = csv.DictReader(StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    table, read = [], 0  # lines
     try:
         header = [column.strip().lower() for column in reader.fieldnames or ()]
         reader.fieldnames = header
@@ -85,10 +86,19 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
                 f"{path} has no column path: its first line is '{','.join(header)}', expected "
                 "path,label."
             )
-        table = [row for row in reader if (row["path"] or "").strip()]
+        read = reader.line_num
+        for row in reader:
+            if any(more.strip() for more in row.get(None, ())):
+                raise UserError(
+                    f"{path} has more fields than its {len(header)} columns in line "
+                    f"{reader.line_num} ({row['path']}): quote a field that holds a comma."
+                )
+            table += [row] * bool((row["path"] or "").strip())
+            read = reader.line_num
     except csv.Error as error:
         raise UserError(
-            f"{path} is not a CSV ({error}): expected the header path,label."
+            f"{path} is no CSV from line {read + 1} on ({error}): close each quote, and double "
+            "one inside a field."
         ) from error
     labels = [(row.get("label") or "").strip() for row in table]
     if "label" not in header:
@@ -101,11 +111,17 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
     return [(row["path"].strip(), label) for row, label in zip(table, labels, strict=True)]
 
 
-def _unique(path: str, rows: list[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Label by normalised path, each path once, in the order of the rows."""
+def _unique(path: str, root: str, rows: list[tuple[str, str | None]]) -> dict[str, str | None]:
+    """Label by path, each file once by its first spelling, in the order of the rows."""
     labels: dict[str, str | None] = {}
+    spelt: dict[str, str] = {}
     for entry, label in rows:
-        if labels.setdefault(os.path.normpath(entry), label) != label:
-            first = labels[os.path.normpath(entry)]
-            raise UserError(f"{path} labels {entry} both {first} and {label}: keep one row.")
+        first = spelt.setdefault(
+            os.path.normpath(os.path.join(root, entry)), os.path.normpath(entry)
+        )
+        if labels.setdefault(first, label) != label:
+            also = "" if entry == first else f" ({first})"
+            raise UserError(
+                f"{path} labels {entry}{also} both {labels[first]} and {label}: keep one row."
+            )
     return labels
