@@ -35,7 +35,7 @@ class EmbedConfig(Settings):
         None, ge=1, description="Use only so many images, of those to train on."
     )
     batch_size: int = Field(256, ge=1, description="Images at a time.")
-    workers: int | None = Field(None, ge=0, description="Processes that read images.")
+    workers: int | None = Field(None, ge=0, le=1024, description="Processes that read images.")
     accelerator: Accelerator = Field("auto", description="Device type.")
     storage_timeout: StorageTimeout = Field(MINUTES, description=STORAGE_TIMEOUT)
     cache: str | None = Field(None, description=CACHE)
@@ -112,7 +112,10 @@ class PackConfig(Settings):
     shard_images: int = Field(8192, ge=1, le=10**9, description="Images in a shard.")
     seed: Seed = Field(0, description="Decides the order that the images are stored in.")
     workers: int | None = Field(
-        None, ge=0, description="Processes that encode images; by default one for each core."
+        None,
+        ge=0,
+        le=1024,
+        description="Processes that encode images; by default one for each core.",
     )
     storage_timeout: StorageTimeout = Field(
         MINUTES, description="Minutes without an answer of storage after which packing stops."

@@ -59,7 +59,7 @@ class EvaluateConfig(Settings):
     batch_size: int = Field(256, ge=1, description="Images at a time on a device.")
     seed: Seed = Field(0, description="Decides every random draw.")
     precision: Precision = Field("auto", description=ARITHMETIC)
-    workers: int | None = Field(None, ge=0, description="Processes that read images.")
+    workers: int | None = Field(None, ge=0, le=1024, description="Processes that read images.")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
     devices: int | None = Field(None, ge=1, description="Devices of each node.")
     nodes: int | None = Field(None, ge=1, description="Machines.")

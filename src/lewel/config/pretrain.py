@@ -188,7 +188,10 @@ class PretrainConfig(Settings):
     views: Annotated[Views, Parameter(group="Views", negative=())] = Views()
     knn: Annotated[Knn, Parameter(group="k-NN probe")] = Knn()
     workers: int | None = Field(
-        None, ge=0, description="Processes that read images; by default as the machine allows."
+        None,
+        ge=0,
+        le=1024,
+        description="Processes that read images; by default as the machine allows.",
     )
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="Device type.")
     devices: int | None = Field(
