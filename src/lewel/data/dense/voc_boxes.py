@@ -97,10 +97,10 @@ class VocBoxes(PlacedFiles):
         return np.array([len(self.objects(index).boxes) for index in range(len(self))], np.int64)
 
     def masks(self, index: int, height: int, width: int) -> Bits:
-        raise NotImplementedError  # `check_masks` refuses
+        raise UserError("Pascal VOC's XML files hold no masks: leave out --masks.")
 
     def check_masks(self) -> None:
-        raise UserError("Pascal VOC's XML files hold no masks: leave out --masks.")
+        self.masks(0, 0, 0)
 
     def coco_ground_truth(self) -> dict[str, Any]:
         raise UserError("Pascal VOC is evaluated with VOC's metric, not with COCO's.")
