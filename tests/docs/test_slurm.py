@@ -103,5 +103,6 @@ def test_a_killed_task_of_srun_is_one_sentence(tmp_path: Path) -> None:
     (said,) = finish([job])
     assert job.returncode != 0
     resume = RESUME.format(saved_step(out))
-    assert said.count(f"Rank 1 has ended: it was killed, or its node was lost. {resume}\n") == 1
+    sentence = f"Rank 1 has ended: it was killed, or its node was lost. {resume}"
+    assert said.count(sentence) == 1, said
     assert said.count("run the same command") == 1 and "Traceback" not in said

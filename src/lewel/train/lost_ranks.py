@@ -136,7 +136,7 @@ class WatchedRanks:
         if self.report is not None:
             self.report(text)
         elif _prints(lost):
-            print(text, file=sys.stderr, flush=True)
+            print(f"{text}\n", end="", file=sys.stderr, flush=True)  # one write: srun prints, too
         self.noticed.set()
         if not self.ended.wait(GRACE):  # the main thread waits for the lost rank, or saves
             _writing.acquire(timeout=SAVING)

@@ -78,5 +78,6 @@ def test_a_long_scan_prints_how_far_it_is(
     scan(str(tmp_path), ("",))
     assert "2 images in 3 folders so far" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     scan(str(tmp_path), ("",))
     assert capsys.readouterr().err == ""
