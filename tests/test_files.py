@@ -19,6 +19,7 @@ from lewel.files import (
     is_output_of,
     refuse_foreign,
     refuse_unwritable,
+    set_aside,
     user_path,
     write_atomically,
     write_marked,
@@ -331,3 +332,52 @@ def test_a_refusal_leaves_no_lock_in_a_foreign_folder(
     assert run(words.split()) == 2
     assert file in capsys.readouterr().err
     assert [path.name for path in Path("v").iterdir()] == [file]
+
+
+@pytest.mark.parametrize("deeper", ["", "/a/b"])
+def test_a_file_in_the_place_of_a_folder_is_named(
+    trained: Path, here: Path, capsys: pytest.CaptureFixture[str], deeper: str
+) -> None:
+    Path("file").write_text("mine")
+    data = ["--data", "scenes", "--limit", "40"]
+    for words in (
+        ["report", str(trained), "--out", f"file{deeper}/x.html"],
+        ["export", str(trained), "--to", "torch-export", "--out", f"file{deeper}/x.pt2"],
+        ["maps", str(trained), "scenes", "--out", f"file{deeper}/x.png"],
+        ["embed", str(trained), *data[1:], *CPU, "--out", f"file{deeper}/x.npz"],
+        ["knn", str(trained), *data, *CPU, "--out", f"file{deeper}"],
+        ["pretrain", "scenes", "--recipe", "scenes_demo", "--out", f"file{deeper}"],
+        ["pack", "scenes", f"file{deeper}"],
+        ["reproduce", "table9", "--out", f"file{deeper}"],
+        ["compare", "scenes", "--out", f"file{deeper}", "--budget", "1m"],
+        ["demo", "--out", f"file{deeper}"],
+    ):
+        assert run(words) == 2, words
+        text = capsys.readouterr().err
+        said = ("is a file", "cannot be written", f"folder file{deeper} does not exist")
+        assert "file" in text and any(words in text for words in said), words
+        assert "File exists" not in text and Path("file").read_text() == "mine"
+
+
+def test_a_partial_download_of_another_program_is_kept(trained: Path) -> None:
+    """Beside an output, and anywhere in a run folder that is opened again."""
+    mine = [trained / "report.html.partial", trained / "notes" / "movie.partial"]
+    ours = trained / "checkpoints" / "step-000000009.pt.lewel-partial"
+    mine[1].parent.mkdir()
+    for path in (*mine, ours):
+        path.write_text("some bytes")
+    assert run(["report", str(trained)]) == 0
+    assert tiny_run(trained, "--epochs", "1") == 0
+    assert all(path.read_text() == "some bytes" for path in mine) and not ours.exists()
+
+
+def test_damaged_files_that_were_set_aside_are_kept(tmp_path: Path) -> None:
+    for text in ("first", "second", "third"):
+        (tmp_path / "card.json").write_text(text)
+        set_aside(tmp_path / "card.json")
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {
+        "card.json.damaged": "first",
+        "card.json.damaged-2": "second",
+        "card.json.damaged-3": "third",
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 from lewel.errors import UserError
 
 SEARCHED = 16_384  # bytes at both ends of a file that may hold the mark
+PARTIAL = ".lewel-partial"  # ends the name of a file that is being written
 ZIP_END = b"PK\5\6"  # begins the last record of a zip file, 22 bytes without a comment
 # Lines around the YAML that lewel writes, by which a file that was cut is known.
 FIRST_LINE = "# Written by lewel; the last line is `# end`."
@@ -41,7 +42,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
 
     A private file can be read by nobody else.
     """
-    temp = path.with_name(path.name + ".partial")
+    temp = path.with_name(path.name + PARTIAL)
     try:
         temp.unlink(missing_ok=True)  # left by a kill
         temp.touch(0o600 if private else 0o666)
@@ -156,7 +157,11 @@ def is_cut(text: str) -> bool:
 
 def set_aside(path: Path) -> None:
     """Rename a damaged file, so that nothing is lost where it is written again."""
-    path.replace(path.with_name(path.name + ".damaged"))
+    number, aside = 1, path.with_name(path.name + ".damaged")
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    path.replace(aside)
 
 
 def _is_own(path: Path, command: str) -> bool:

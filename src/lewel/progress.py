@@ -1,6 +1,7 @@
 """What is printed: plain lines, and the progress of long work."""
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -14,7 +15,24 @@ PLAIN_SECONDS = 5.0  # between two lines where there is no terminal
 
 def plain_console(**options: Any) -> Console:
     """A console that prints text as it is: a path such as a:smile:[b] is no emoji and no markup."""
-    return Console(markup=False, emoji=False, highlight=False, **options)
+    return PlainConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+class PlainConsole(Console):
+    """A console that stops the command when nobody reads its output any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop as when a terminal is closed, so that a run is saved first; a pipe's end is no error
+        of other commands.
+        """
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+        if callable(signal.getsignal(signal.SIGHUP)):  # a run heeds it
+            plain_console(stderr=True).print("The output was closed: its reader has ended.")
+            os.kill(os.getpid(), signal.SIGHUP)
+        elif signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup: work on unseen
+            raise SystemExit(128 + signal.SIGPIPE)
 
 
 def show(console: Console, *lines: str) -> None:

@@ -283,7 +283,7 @@ def test_older_results_are_found_where_they_are_still_right(
         assert run(command) == 0
         kept = entries(folder, "knn")
         assert kept[-1]["settings"].pop("network") == "resnet10 small 8"
-        assert kept[-1]["settings"].pop("image_files")
+        assert kept[-1]["settings"].pop("image_files") and kept[-1].pop("checksum")
         (folder / "results" / "knn.json").write_text(json.dumps(kept))
     capsys.readouterr()
     assert run(words) == 0
@@ -293,6 +293,21 @@ def test_older_results_are_found_where_they_are_still_right(
     before = len(entries(run_folder, "knn"))
     assert run([*words, "--recompute"]) == 0
     assert len(entries(run_folder, "knn")) == before  # it replaces the older one
+
+
+def test_a_result_that_was_edited_is_not_shown(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder = copied(trained, tmp_path / "run")
+    words = words_of("knn", run_folder, trained.parent / "data")
+    assert run(words) == 0
+    path = run_folder / "results" / "knn.json"
+    kept = json.loads(path.read_text())
+    kept[-1]["result"]["top1"] = 5.0
+    path.write_text(json.dumps(kept))
+    for command in (words, ["results", str(run_folder)]):
+        assert run(command) == 1
+        assert "knn.json is damaged (an entry was changed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["segment", "where"])
@@ -326,7 +341,7 @@ def test_changed_masks_and_images_are_evaluated_again(
     file = run_folder / "results" / f"{command}.json"
     older = json.loads(file.read_text())
     for one in older:
-        del one["settings"]["mask_files"], one["settings"]["image_files"]
+        del one["settings"]["mask_files"], one["settings"]["image_files"], one["checksum"]
         one["result"]["written"] = "2999-01-01 00:00:00+0000"
     file.write_text(json.dumps(older))
     assert is_cached()  # the masks are older than the result
@@ -371,6 +386,7 @@ def test_a_cached_result_without_numbers_is_not_used(
     words = [*words_of("segment", trained), "--out", str(tmp_path)]
     assert run(words) == 0
     kept = entries(tmp_path, "segment")
+    del kept[0]["checksum"]  # as an older version wrote it
     kept[0]["result"]["miou"] = float("nan")
     (tmp_path / "results" / "segment.json").write_text(json.dumps(kept))
     capsys.readouterr()

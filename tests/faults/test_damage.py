@@ -269,7 +269,7 @@ def test_a_full_disk_gives_one_message(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert "could not be written" in done.stderr
-    assert not list((tmp_path / "run").rglob("*.partial"))
+    assert not list((tmp_path / "run").rglob("*.lewel-partial"))
 
 
 def test_the_limit_of_corrupt_images_holds_for_small_data(
@@ -286,6 +286,8 @@ def test_a_corrupt_validation_image_does_not_stop_the_run(tmp_path: Path) -> Non
         for name in ("cat", "dog"):
             (tmp_path / "data" / split).mkdir(parents=True, exist_ok=True)
             photos(tmp_path / "data" / split / name, count, 1)
+    for path in list((tmp_path / "data" / "val").rglob("*.jpg")):
+        path.rename(path.with_stem(f"val-{path.stem}"))  # no copies of training images
     flags = ("--epochs", "1", "--knn.every", "1", "--workers", "1", "--knn.neighbours", "3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lewel.train.monitor.CORRUPT_LIMIT", 0.5)

@@ -3,7 +3,9 @@
 import os
 import pty
 import random
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -130,6 +132,23 @@ def test_a_closed_terminal_saves(tmp_path: Path) -> None:
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 129
+    step = metrics(out)[-1]["step"]
+    assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
+
+
+def test_a_closed_pipe_saves(tmp_path: Path) -> None:
+    """As in `lewel pretrain photos | head -1`."""
+    out = tmp_path / "run"
+    words = shlex.join([sys.executable, "-m", "lewel", *tiny_command(out, "--epochs", "400")])
+    done = subprocess.run(
+        ["bash", "-c", f"{words} | head -1; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    assert done.returncode == 129 and len(done.stdout.splitlines()) == 1
+    assert "The output was closed" in done.stderr and "to resume" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
     step = metrics(out)[-1]["step"]
     assert (out / "checkpoints" / f"step-{step:09d}.pt").exists()
 

@@ -189,6 +189,11 @@ def test_a_stopped_queue_resumes_to_the_same_page(
     assert mine == other.read_text().replace(broken, "")
 
 
+def test_a_list_and_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reproduce", "table1", "--list", "--slurm"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
 def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup("paper", tmp_path / "paper", Path("data"))
     queue = plan(config.choose_experiments(["table1", "table5"]), setup, range(3))

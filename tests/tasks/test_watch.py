@@ -238,4 +238,4 @@ def test_a_long_file_without_a_summary_is_read_aside_once(
     assert (tmp_path / ".metrics_summary.npz").exists()
     with served(tmp_path) as server:  # the summary was kept: nothing is read again
         assert "is being read" not in get(server)[1]
-    assert sum(parsed) == 351 and not list(tmp_path.glob("*.partial"))
+    assert sum(parsed) == 351 and not list(tmp_path.glob("*.lewel-partial"))

@@ -60,6 +60,8 @@ def reproduce(
     from lewel.tasks.reproduction_numbers import read_numbers
     from lewel.tasks.reproduction_plan import Setup, check_data, plan
 
+    if list and slurm:
+        raise UserError("--list shows the queue and --slurm writes its jobs: give one of them.")
     console = plain_console()
     chosen = choose_experiments([*experiments])
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))

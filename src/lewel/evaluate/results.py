@@ -13,6 +13,7 @@ from lewel.files import write_atomically
 
 Entry = dict[str, Any]  # the settings of an evaluation, and its result
 KEYS = ("settings", "result")
+CHECKSUM = "checksum"  # of an entry; older ones have none
 Check = Callable[[Entry], bool]
 ADDED = (
     "network",
@@ -59,6 +60,8 @@ class Results:
             known = [entry if "settings" in entry else upgraded(task, entry) for entry in entries]
             if not all(isinstance(entry[key], dict) for entry in known for key in KEYS):
                 raise ValueError("an entry is not a result")
+            if any(CHECKSUM in entry and entry != with_checksum(entry) for entry in known):
+                raise ValueError("an entry was changed after lewel wrote it")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = str(error) if isinstance(error, ValueError) else "an entry is not a result"
             raise RunError(
@@ -102,7 +105,8 @@ class Results:
         others = [
             entry for entry in self.entries(task) if not self._same(entry, settings, still_right)
         ]
-        text = json.dumps([*others, {"settings": settings, "result": result}], indent=1)
+        entry = with_checksum({"settings": settings, "result": json.loads(json.dumps(result))})
+        text = json.dumps([*others, entry], indent=1)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path(task), lambda aside: aside.write_text(text, encoding="utf-8"))
         return self.path(task)
@@ -119,6 +123,12 @@ def upgraded(task: str, entry: Entry) -> Entry:
             if "likeness" in numbers:
                 numbers["correlation"] = numbers.pop("likeness")
     return {"settings": renamed["settings"], "result": result}
+
+
+def with_checksum(entry: Entry) -> Entry:
+    """An entry with the checksum of its settings and its result, as they come from a file."""
+    text = json.dumps([entry[key] for key in KEYS], sort_keys=True)
+    return entry | {CHECKSUM: hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]}
 
 
 def unchanged_since(files: Iterable[Path], result: Entry) -> bool:

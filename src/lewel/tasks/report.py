@@ -31,7 +31,7 @@ def report(
     if out.is_dir():
         raise UserError(f"--out {out} is a folder: expected a file, such as {out / 'report.html'}.")
     if not out.parent.is_dir():
-        raise UserError(f"--out {out}: the folder {out.parent} does not exist.")
+        raise UserError(f"--out {out}: the folder {out.parent} {state_of(out.parent)}.")
     refuse_foreign(out, "report", overwrite)
     page = report_page([read_run(run, galleries, finds) for run in runs])
     # File names may contain bytes that are not UTF-8.

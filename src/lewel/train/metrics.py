@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from lewel.files import write_atomically
+from lewel.files import PARTIAL, write_atomically
 from lewel.ops.ranks import mean_over_ranks
 from lewel.train.summary import Summary
 
@@ -137,7 +137,7 @@ class MetricsReader:
         content = self.summary.to_bytes(place=self.place, tail=self.tail)
         if not self.damaged:  # a page reports them
             # Under a name of its own: a page and the run itself may write at the same time.
-            number, aside = tempfile.mkstemp(".partial", self.beside.name, self.beside.parent)
+            number, aside = tempfile.mkstemp(PARTIAL, self.beside.name, self.beside.parent)
             try:
                 with os.fdopen(number, "wb") as file:
                     file.write(content)

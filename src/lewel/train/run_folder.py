@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import PARTIAL, write_atomically
 
 
 class RunFolder:
@@ -58,7 +58,7 @@ class RunFolder:
             print(f"{self.path} cannot be locked ({error.strerror}): start only one run in it.")
         if (old := self.path / "bad_images.jsonl").exists():  # version 0.1's name
             old.rename(self.corrupt_images)
-        for partial in self.path.rglob("*.partial"):  # left by a kill; the folder is locked
+        for partial in self.path.rglob(f"*{PARTIAL}"):  # left by a kill; the folder is locked
             partial.unlink()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class RunFolder:
 
 def _is_unrelated(path: Path) -> bool:
     """Whether a file was not written by a run that was killed at its start."""
-    return path.name != ".lock" and path.suffix != ".partial"
+    return path.name != ".lock" and path.suffix != PARTIAL
 
 
 def write_weights(path: Path, module: nn.Module, about: dict[str, str]) -> None:

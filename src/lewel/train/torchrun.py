@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from lewel.files import PARTIAL
+
 
 def record_failure(message: str) -> None:
     """Give torchrun the message that this process ends with, where torchrun has started it.
@@ -19,7 +21,7 @@ def record_failure(message: str) -> None:
     # The form of torch.distributed.elastic's ErrorHandler; `py_callstack` is what is printed.
     about = {"py_callstack": message, "timestamp": str(int(time.time()))}
     content = {"message": {"message": message, "extraInfo": about}}
-    temp = Path(f"{place}.partial")
+    temp = Path(f"{place}{PARTIAL}")
     with suppress(OSError):  # a report that cannot be written must not hide the error itself
         temp.write_text(json.dumps(content), encoding="utf-8")
         temp.replace(place)

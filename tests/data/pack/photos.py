@@ -22,7 +22,8 @@ def make_photos(root: Path, train: int = 30, val: int = 9, side: int = 40) -> Pa
         for number in range(count):
             folder = root / split / CLASSES[number % 3]
             folder.mkdir(parents=True, exist_ok=True)
-            image = Image.fromarray(smooth(number, side, side + number % 7))
+            seed = number if split == "train" else train + number
+            image = Image.fromarray(smooth(seed, side, side + number % 7))
             image.save(folder / f"{number:03}.{'png' if number % 2 else 'jpg'}")
     return root
 

@@ -130,10 +130,10 @@ def test_a_killed_process_leaves_a_cache_that_works(
         process.join()
     (tmp_path / "lewel-cache" / "bytes").write_bytes(b"cut")
     folder = next((tmp_path / "lewel-cache" / "blocks").iterdir())
-    (folder / "x.partial").write_bytes(b"left by a kill")
+    (folder / "x.lewel-partial").write_bytes(b"left by a kill")
     monkeypatch.setattr(caching, "STALE", -1.0)
     read_all(url, str(packed), tmp_path, size, 1)
-    assert bytes_in(tmp_path) <= size and not list(tmp_path.rglob("*.partial"))
+    assert bytes_in(tmp_path) <= size and not list(tmp_path.rglob("*.lewel-partial"))
 
 
 def test_damaged_blocks_are_fetched_again(packed: Path, tmp_path: Path, url: str) -> None:

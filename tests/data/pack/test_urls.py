@@ -240,10 +240,11 @@ def test_only_files_of_packing_are_replaced(photos: Path, tmp_path: Path) -> Non
         assert mine.read_text() == "mine" and len(list(mine.parent.iterdir())) == 1
     out = tmp_path / "out"
     assert pack(photos, out, *FLAGS) == 0
-    (out / "notes.partial").write_text("mine")
-    (out / "train-000000.tar.partial").write_text("ours")
+    mine, ours = out / "train-000000.tar.partial", out / "train-000000.tar.lewel-partial"
+    mine.write_text("mine")
+    ours.write_text("a packing that was killed")
     assert pack(photos, out, *FLAGS) == 0
-    assert (out / "notes.partial").exists() and not (out / "train-000000.tar.partial").exists()
+    assert mine.exists() and not ours.exists()
 
 
 def test_annotations_at_a_url_are_refused(

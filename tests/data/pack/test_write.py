@@ -199,7 +199,7 @@ def test_a_kill_in_the_middle_of_a_shard(photos: Path, packed: Path, tmp_path: P
     words = ["pack", str(photos), str(out), "--size", "24", "--shard-images", "8"]
     process = subprocess.Popen([sys.executable, "-c", slow, *words, "--workers", "0"])
     end = time.monotonic() + 180
-    while not (out / "train-000001.tar.partial").exists():
+    while not (out / "train-000001.tar.lewel-partial").exists():
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
@@ -209,7 +209,7 @@ def test_a_kill_in_the_middle_of_a_shard(photos: Path, packed: Path, tmp_path: P
     assert whole.keys() == {"train-000000.tar"}
     assert run([*words, "--workers", "0"]) == 0
     assert content(out) == content(packed)
-    assert not list(out.rglob("*.partial"))
+    assert not list(out.rglob("*.lewel-partial"))
 
 
 def test_damaged_shards_are_written_again(photos: Path, packed: Path, tmp_path: Path) -> None:

@@ -176,8 +176,8 @@ def test_a_half_unpacked_archive_is_never_used(root: Path, tmp_path: Path) -> No
     assert f"put an undamaged food-101.tar.gz into {root}." in text
     assert left(root) == ["food-101.tar.gz"]
     # A killed process leaves the temporary folder; the next process starts over.
-    (root / ".food101.partial/food-101/images").mkdir(parents=True)
-    (root / ".food101.partial/food-101/meta").mkdir()
+    (root / ".food101.lewel-partial/food-101/images").mkdir(parents=True)
+    (root / ".food101.lewel-partial/food-101/meta").mkdir()
     (root / "food-101.tar.gz").write_bytes(archive)
     assert len(open_set("food101").unlabelled) == 20
     assert left(root) == ["food-101", "food-101.tar.gz"]

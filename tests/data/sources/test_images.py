@@ -92,6 +92,7 @@ def test_no_image_is_corrupt_where_files_are_lacking(
         ("PNG", "1", {}),
         ("WEBP", "RGB", {}),
         ("WEBP", "RGB", {"lossless": True}),
+        ("AVIF", "RGB", {}),
         ("BMP", "RGB", {}),
         ("BMP", "L", {}),
         ("BMP", "1", {}),

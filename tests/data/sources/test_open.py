@@ -172,6 +172,34 @@ def test_an_empty_val_is_reported_and_no_training_images_take_its_place(tmp_path
     assert (len(data.unlabelled), data.train, data.val) == (3, None, None)
 
 
+@pytest.mark.parametrize("how", ["links", "hard links", "copies", "linked classes"])
+def test_training_images_in_val_are_refused_or_reported(tmp_path, how):
+    root = fill(tmp_path / "set", *many("train/cat", 20), *many("train/dog", 20))
+    for path in root.rglob("*.jpg"):
+        path.write_text(f"{path.parent.name} {path.name}")
+    for path in list(root.rglob("*.jpg")):
+        twin = root / "val" / path.relative_to(root / "train")
+        if how == "linked classes":
+            twin.parent.parent.mkdir(exist_ok=True)
+            if not twin.parent.exists():
+                twin.parent.symlink_to(path.parent)
+            continue
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        if how == "links":
+            twin.with_name(f"another {path.name}").symlink_to(path)
+        elif how == "hard links":
+            twin.hardlink_to(path)
+        else:
+            twin.write_bytes(path.read_bytes())
+    text = error_of(root)
+    assert "40 of 40 validation images that were compared are training images" in text
+    if how == "copies":
+        for path in [*root.glob("val/cat/0[01]*.jpg"), *root.glob("val/dog/01*.jpg")]:
+            path.write_text(f"another {path.name}")
+        notes = open_at(root).notes
+        assert any("10 of 40 validation images" in note and "too high" in note for note in notes)
+
+
 def test_val_that_is_train(tmp_path):
     root = fill(tmp_path / "pets", "train/a/1.jpg", "train/b/1.jpg")
     (root / "val").symlink_to(root / "train")

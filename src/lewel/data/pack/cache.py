@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lewel.data.pack.patience import is_stopped
 from lewel.errors import StorageError, UserError
-from lewel.files import user_path
+from lewel.files import PARTIAL, user_path
 
 NAME: Final = "lewel-cache"  # the folder's own subfolder: nothing else is ever deleted
 LOCKS: Final = 256  # files that exclude a second fetch of the same block
@@ -115,7 +115,7 @@ class Cache:
         path = self._path(key)
         self._make_room(len(data))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        number, partial = tempfile.mkstemp(".partial", dir=os.path.dirname(path))
+        number, partial = tempfile.mkstemp(PARTIAL, dir=os.path.dirname(path))
         try:
             with os.fdopen(number, "wb") as file:
                 file.write(data)
@@ -144,7 +144,7 @@ class Cache:
         for entry in _files(os.path.join(self.folder, "blocks")):
             with suppress(OSError):  # another process has deleted it
                 found = entry.stat()
-                stale = entry.name.endswith(".partial") and time.time() - found.st_mtime > STALE
+                stale = entry.name.endswith(PARTIAL) and time.time() - found.st_mtime > STALE
                 blocks.append((0.0 if stale else found.st_mtime, found.st_size, entry.path))
         blocks.sort()
         total = sum(size for _, size, _ in blocks)

@@ -23,6 +23,7 @@ SUFFIXES: Final = {
     "JPEG": "jpg",
     "PNG": "png",
     "WEBP": "webp",
+    "AVIF": "avif",
     "GIF": "gif",
     "TIFF": "tif",
     "BMP": "bmp",

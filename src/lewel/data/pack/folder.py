@@ -4,7 +4,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any, Final, Protocol
 from lewel.data.pack.format import MANIFEST
 from lewel.data.pack.stores import Folder, Store
 from lewel.errors import RunError, UserError
-from lewel.files import write_atomically
+from lewel.files import PARTIAL, write_atomically
 
 RECORDS: Final = "records"  # the folder of these; lies there before the manifest, empty
-_PARTIAL = re.compile(r"([a-z]+-\d{6}\.(tar|json)|lewel-.*|corrupt_images\.jsonl)\.partial")
 Record = dict[str, Any]  # of a finished shard, in records/
 
 
@@ -72,9 +70,8 @@ class FolderTarget:
                 raise UserError(
                     f"Another process is packing into {out}: wait until it has finished."
                 ) from None
-            for partial in out.rglob("*.partial"):  # left by a killed process; we hold the lock
-                if _PARTIAL.fullmatch(partial.name) and partial.is_file():
-                    partial.unlink()
+            for partial in out.rglob(f"*{PARTIAL}"):  # left by a killed process; we hold the lock
+                partial.unlink()
             if path.exists():
                 refuse_other_settings(self.shown, path.read_bytes(), manifest)
             write_text(self, MANIFEST, json.dumps(manifest, indent=1))
@@ -147,4 +144,4 @@ def _is_unrelated(path: Path) -> bool:
         return not path.is_dir() or any(path.iterdir())
     if path.name == ".lock":
         return path.stat().st_size > 0
-    return not (_PARTIAL.fullmatch(path.name) and path.is_file())
+    return path.suffix != PARTIAL

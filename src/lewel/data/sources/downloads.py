@@ -11,6 +11,7 @@ from typing import Final
 from urllib.error import HTTPError
 
 from lewel.errors import UserError
+from lewel.files import PARTIAL
 
 VARIABLE: Final = "LEWEL_DATA"
 DEFAULT: Final = "~/.cache/lewel"
@@ -45,7 +46,7 @@ def staged(root: str, name: str, archives: Sequence[str]) -> Iterator[str]:
     torchvision takes any existing folder for a complete data set, also one that was unpacked only
     until the disk was full or the process killed. Archives in the root are linked into the folder.
     """
-    temp = os.path.join(root, f".{name}.partial")
+    temp = os.path.join(root, f".{name}{PARTIAL}")
     shutil.rmtree(temp, ignore_errors=True)  # left by a killed process; we hold the lock
     try:
         os.makedirs(temp)

@@ -1,9 +1,12 @@
 """A folder of images: its splits, its classes and the paths of all images below it."""
 
+import filecmp
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
 
 from lewel.data.sources.file_list import Lists, find_images
 from lewel.data.sources.files import Files
@@ -12,7 +15,8 @@ from lewel.data.sources.scan import entries, is_, scan
 from lewel.data.sources.source import Source
 from lewel.errors import UserError
 
-EXPECTED: Final = ".jpg, .png, .webp, .bmp, .tif or .gif"
+COMPARED: Final = 1000  # images of val/ that are looked for in train/
+EXPECTED: Final = ".jpg, .png, .webp, .avif, .bmp, .tif or .gif"
 
 
 def open_folder(
@@ -26,7 +30,7 @@ def open_folder(
     if (layout := find_layout(Path(root), name)) is not None:
         folders, splits = layout.folders, layout.splits
         notes.append(layout.note)
-    return open_folders(
+    train, val = open_folders(
         name,
         splits,
         folders,
@@ -35,6 +39,40 @@ def open_folder(
         lambda below: {e.name for e in entries(os.path.join(root, below)) if is_(e.is_dir)},
         lambda one, other: os.path.samefile(os.path.join(root, one), os.path.join(root, other)),
     )
+    if val is not None:
+        notes += note_on_shared(val, os.path.join(root, splits[TRAIN]))
+    return train, val
+
+
+def note_on_shared(val: Files, train: str) -> list[str]:
+    """A note on validation images that are training images, too; most of them are refused.
+
+    Links into the training folder, and files that are there under the same name: up to COMPARED
+    are looked at.
+    """
+    sample = np.unique(np.linspace(0, len(val) - 1, COMPARED).astype(int))
+    paths = [val.describe(int(index)) for index in sample]
+    shared = [path for path in paths if _is_shared(val.root, path, train)]
+    if not shared:
+        return []
+    split = shared[0].partition("/")[0]
+    many = f"{len(shared):,} of {len(paths):,} validation images that were compared"
+    if len(shared) > len(paths) / 2:
+        raise UserError(
+            f"{many} are training images, for example {shared[0]}: accuracy on them means nothing. "
+            f"Put other images into {val.name}/{split}, or remove it."
+        )
+    return [f"{many} are training images, for example {shared[0]}: accuracy will be too high."]
+
+
+def _is_shared(root: str, path: str, train: str) -> bool:
+    """Whether an image, split/class/name, is a link into train/, or a copy of train/class/name."""
+    full, twin = os.path.join(root, path), os.path.join(train, path.partition("/")[2])
+    real = os.path.realpath(full)
+    if os.path.islink(full) and real.startswith(os.path.realpath(train) + os.sep):
+        return True
+    same = os.path.isfile(twin) and os.path.isfile(real) and os.path.getsize(real) > 0
+    return same and filecmp.cmp(real, twin, shallow=False)
 
 
 class Foldered(Source, Protocol):

@@ -16,7 +16,9 @@ from torchvision.io import ImageReadMode, decode_jpeg
 
 from lewel.errors import too_many_files
 
-SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+SUFFIXES: Final = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp", ".tif", ".tiff", ".gif"}
+)
 
 # Pillow's default limit, repeated here because other packages lift Pillow's own.
 MAX_PIXELS: Final = 178_956_970
@@ -27,7 +29,8 @@ MAX_SCANS: Final = 500
 CORRUPT_LIMIT: Final = 0.05  # fraction of corrupt images above which work stops
 CORRUPT_GRACE: Final = 100  # images read before that fraction is checked
 
-_NO_IMAGE: Final = "not a JPEG, PNG, WebP, BMP, TIFF or GIF image"
+_NO_IMAGE: Final = "not a JPEG, PNG, WebP, AVIF, BMP, TIFF or GIF image"
+_BRANDS: Final = {b"avif": "AVIF", b"avis": "AVIF"}  # bytes 8 to 12 of a file of boxes
 _ORIENTATION_TAG: Final = 0x0112
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -117,7 +120,7 @@ def kind_of(head: bytes | bytearray) -> str | None:
         return "TIFF"
     if head.startswith(b"BM"):
         return "BMP"
-    return None
+    return _BRANDS.get(bytes(head[8:12])) if head[4:8] == b"ftyp" else None
 
 
 def _jpeg_frame(data: bytearray) -> tuple[int, int] | None:

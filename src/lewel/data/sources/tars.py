@@ -81,7 +81,7 @@ def open_tars(
     if not len(own):
         raise UserError(
             f"{name} holds no image: {len(files):,} tar files were read; expected .jpg, .png, "
-            ".webp, .bmp, .tif or .gif members."
+            ".webp, .avif, .bmp, .tif or .gif members."
         )
     notes.append(f"{name} has {len(train):,} tar files: {len(own):,} images for training.")
     if classes is None:
