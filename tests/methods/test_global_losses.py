@@ -257,10 +257,15 @@ def test_swavs_queue_takes_part_from_its_epoch_on(beta: float | None) -> None:
     large = [method.student(view).pooled for view in views.crops[:2]]
     for queue, rows in zip(method.queues, large, strict=True):
         assert torch.allclose(queue.keys[:3], unit(rows), atol=1e-12)
-    for number in range(2):
+    for number in range(3):
         method.before_epoch(Epoch(number, lambda network: torch.empty(0), print))
-        if number == 0:
-            assert not method.uses_queue and loss_of(method) == pytest.approx(first, abs=1e-12)
+        assert method.uses_queue == (number == 2)  # half of it was empty in the second epoch
+        if number < 2:
+            assert loss_of(method) == pytest.approx(first, abs=1e-12)
+        if number == 1:
+            method.after_step(0.0, tuple(unit(torch.randn_like(rows)) for rows in step.keys))
+            assert all(queue.keys.any(1).all() for queue in method.queues)
+            assert not method.uses_queue  # until the next epoch
     assert method.uses_queue and loss_of(method) != pytest.approx(first, abs=1e-6)
     if beta is None:
         crops = [list(method.student(view).pooled) for view in views]

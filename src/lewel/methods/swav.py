@@ -23,8 +23,9 @@ class SwAV(Method):
     """One network with backbone and projector, and prototypes; no teacher and no negatives.
 
     The codes of the two large crops are balanced over the global batch, and over a queue of
-    earlier embeddings (`options.queue` for each crop, from `options.queue_from_epoch` on), which
-    small batches need. The prototypes are fixed in the first `options.frozen_steps`.
+    earlier embeddings (`options.queue` for each crop), which small batches need: in the epochs
+    from `options.queue_from_epoch` on that begin with a full queue. The prototypes are fixed in
+    the first `options.frozen_steps`.
     """
 
     about = About(
@@ -36,7 +37,7 @@ class SwAV(Method):
         small_crops=True,
         in_batch=True,
     )
-    epoch: Tensor
+    queue_is_used: Tensor
 
     def __init__(
         self,
@@ -56,8 +57,10 @@ class SwAV(Method):
         # Part of the head, so that they are among the weights that a run keeps.
         self.student.head.prototypes = Prototypes(prototypes, head.dim, epsilon)
         self.queues = nn.ModuleList(Queue(queue, head.dim) for _ in range(2 if queue else 0))
+        for one in self.queues.buffers():
+            one.zero_()  # a row of zeros is empty
         self.queue_from_epoch, self.uses_queue = queue_from_epoch, False
-        self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
+        self.register_buffer("queue_is_used", torch.zeros((), dtype=torch.bool))
 
     @property
     def prototypes(self) -> Prototypes:
@@ -102,7 +105,8 @@ class SwAV(Method):
         return {}
 
     def before_epoch(self, epoch: Epoch) -> None:
-        self.epoch.fill_(epoch.number)
+        full = all(isinstance(one, Queue) and bool(one.keys.any(1).all()) for one in self.queues)
+        self.queue_is_used.fill_(full and epoch.number >= self.queue_from_epoch)
         self.set_uses_queue()
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
@@ -110,8 +114,8 @@ class SwAV(Method):
         self.set_uses_queue()
 
     def set_uses_queue(self) -> None:
-        """Use the queue from its epoch on; once an epoch, as reading a buffer waits for the GPU."""
-        self.uses_queue = len(self.queues) > 0 and int(self.epoch) >= self.queue_from_epoch
+        """As the buffer says; read once an epoch, because reading waits for the GPU."""
+        self.uses_queue = len(self.queues) > 0 and bool(self.queue_is_used)
 
     def remarks(self, epochs: int, steps: int) -> list[str]:
         found, title = [], self.about.title
