@@ -14,7 +14,7 @@ from lewel.cli.main import run
 from lewel.data.workers import cores
 from lewel.errors import UserError
 from lewel.tasks import doctor, doctor_facts, doctor_speed
-from lewel.tasks.doctor_facts import Device, Facts, gather, host_memory, requirements
+from lewel.tasks.doctor_facts import Device, Facts, gather, requirements
 from lewel.tasks.doctor_lines import Finding, assess, assess_speeds
 from lewel.tasks.doctor_speed import Checkpoint, Reading, Size, Speeds, Stepped, Trial, measure
 from tests.running import as_torchrun
@@ -175,37 +175,6 @@ def test_facts_of_this_machine_and_of_two_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert busy.error == "device is busy"
     assert facts.versions["torch"] and facts.unmet == {} and "onnx" in facts.extras
     assert facts.disk > 0 and facts.open_files > 0
-
-
-@pytest.mark.parametrize(
-    ("own", "files", "expected"),
-    [
-        ("0::/box\n", {"box/memory.max": "max", "box/memory.current": "5"}, (8192, 6144)),
-        ("0::/box\n", {"box/memory.max": "4000", "box/memory.current": "1500"}, (4000, 2500)),
-        ("0::/box\n", {"memory.max": "4000", "memory.current": "1500"}, (4000, 2500)),
-        (
-            "3:cpuset:/\n4:memory:/job\n",
-            {
-                "memory/job/memory.limit_in_bytes": "5000",
-                "memory/job/memory.usage_in_bytes": "9000",
-            },
-            (5000, 0),
-        ),
-        (None, {}, (8192, 6144)),
-    ],
-)
-def test_memory_is_limited_by_cgroups(
-    tmp_path: Path, own: str | None, files: dict[str, str], expected: tuple[int, int]
-) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "meminfo").write_text("MemTotal:  8 kB\nMemFree:  2 kB\nMemAvailable:   6 kB\n")
-    if own is not None:
-        (tmp_path / "self" / "cgroup").write_text(own)
-    for name, content in files.items():
-        path = tmp_path / "fs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    assert host_memory(tmp_path, tmp_path / "fs") == expected
 
 
 def test_requirements_that_are_not_met() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lewel.errors import RunError
+from lewel.host import host_memory
 
 USABLE = 0.8  # fraction of the free memory: k-NN and linear probe take 1.2 times the features
 
@@ -49,10 +50,6 @@ class Room:
 def free_bytes(device: torch.device) -> int:
     """Memory that is free on a device; of the CPU what programs can have without swapping."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        (free,) = (int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 1024 * free
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    return host_memory()[1]

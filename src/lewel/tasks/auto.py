@@ -1,6 +1,5 @@
 """`lewel pretrain` without a recipe: facts about images and machine, and the chosen settings."""
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data, Source
 from lewel.data.workers import cores
 from lewel.errors import UserError
+from lewel.host import host_memory
 from lewel.interop.published import find_published
 from lewel.train.devices import placement
 from lewel.train.estimate import USABLE, estimate_seconds, largest_batch, norm_groups
@@ -142,7 +142,7 @@ def gather(opened: Data, given: dict[str, Any], budget: float | None) -> Facts:
     if kind == "cuda":
         memory = torch.cuda.get_device_properties(0).total_memory
     else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = host_memory()[0]
     return Facts(
         images=len(opened.unlabelled),
         side=shorter_side(opened.unlabelled),

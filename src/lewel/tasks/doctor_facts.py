@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from lewel.data.workers import cores
 from lewel.errors import UserError
+from lewel.host import host_memory
 from lewel.train.devices import check_cpu_precision, default_workers
 
 SHOWN = ("torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow")
@@ -142,43 +143,6 @@ def cuda_device(index: int) -> Device:
     amd = getattr(torch.version, "hip", None) is not None
     ampere = found.major >= 8
     return Device(name, found.name, total, free, bf16=amd or ampere, tf32=ampere and not amd)
-
-
-def host_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Pair:
-    """Bytes of memory in all and free, at most those of this process's cgroup."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = (proc / "meminfo").read_text()
-    except OSError:  # not Linux
-        return total, total
-    found = {name: 1024 * int(kib) for name, kib in re.findall(r"^(\w+): +(\d+) kB", lines, re.M)}
-    total, free = found["MemTotal"], found.get("MemAvailable", found["MemFree"])
-    for limit, used in memory_limits(proc, cgroups):
-        total, free = min(total, limit), min(free, limit - used)
-    return total, max(0, free)
-
-
-def memory_limits(proc: Path, cgroups: Path) -> list[Pair]:
-    """Limit and use of memory, in bytes, of this process's cgroups of version 1 and 2."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for _, kind, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        if kind not in ("", "memory"):
-            continue
-        top = cgroups / kind
-        folder = top / path.lstrip("/")
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        names = names if kind else ("memory.max", "memory.current")
-        for place in {folder, top}:  # in a container the own cgroup is mounted as the top
-            try:
-                limit, used = (int((place / name).read_text()) for name in names)
-            except (OSError, ValueError):  # "max" is no limit
-                continue
-            found.append((limit, used))
-    return found
 
 
 def open_files_limits() -> Pair:

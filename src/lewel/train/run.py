@@ -1,6 +1,5 @@
 """The parts of a training run."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from lewel.data.views.loader import Batch, Order, Samples, finish_views
+from lewel.host import host_memory
 from lewel.nn.trainable import Trainable
 from lewel.nn.views import Views
 from lewel.train.checkpoint import Checkpoints, State
@@ -93,7 +93,7 @@ class Training:
             torch.cuda.empty_cache()
             memory = torch.cuda.get_device_properties(device).total_memory
         else:
-            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // plan.devices
+            memory = host_memory()[0] // plan.devices
         return out_of_memory_message(
             self.method,
             optimizer_slots=optimizer_slots(self.optimizer),
