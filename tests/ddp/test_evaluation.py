@@ -58,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_photos(folder / "photos", train=48, val=9)
     assert tiny_run(folder / "run", "--epochs", "1") == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lewel.tasks.training.remove_checkpoints", lambda run: None)
+        patch.setattr("lewel.tasks.evaluator.Evaluator.remove_checkpoints", lambda self: None)
         assert run(linear(folder, "disk0")) == 0
     return folder
 

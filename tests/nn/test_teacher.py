@@ -94,6 +94,19 @@ def test_shuffled_embeddings_come_back_in_order_and_without_maps() -> None:
     assert shuffled.maps is None and expected.maps is not None
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_the_exchange_of_ranks_keeps_the_layout(
+    monkeypatch: pytest.MonkeyPatch, layout: torch.memory_format
+) -> None:
+    """Collectives give contiguous tensors; norms of a channels_last network would copy them."""
+    teacher = Teacher(encoder(), TeacherSpec("ema"), shuffle=True).train()
+    seen: list[torch.Tensor] = []
+    teacher.network.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    monkeypatch.setattr("lewel.nn.teacher.gather", lambda rows: rows.contiguous())
+    teacher(torch.randn(4, 3, 16, 16).to(memory_format=layout))
+    assert seen[0].is_contiguous(memory_format=layout)
+
+
 @pytest.mark.parametrize(("groups", "ranks", "shuffled"), [(1, 1, 0), (2, 1, 1), (1, 2, 1)])
 def test_one_group_in_all_needs_no_shuffle(
     monkeypatch: pytest.MonkeyPatch, groups: int, ranks: int, shuffled: bool

@@ -101,6 +101,25 @@ def test_an_interrupted_linear_evaluation_resumes_exactly(
     assert one["confusion"] == two["confusion"]
 
 
+def test_a_failed_validation_does_not_lose_the_training(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise RunError("the power went")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lewel.tasks.evaluation.readable_features", fails)
+        assert run(words("linear", trained, tmp_path)) == 1
+    assert list(tmp_path.glob("results/learning-*/checkpoints/step-*.pt"))
+    capsys.readouterr()
+    assert run(words("linear", trained, tmp_path)) == 0
+    assert "resumed at step 10" in capsys.readouterr().out
+    assert not list(tmp_path.glob("results/learning-*/checkpoints"))
+
+
 def test_finetune_and_the_supervised_baseline(trained: Path, tmp_path: Path) -> None:
     assert run(words("finetune", trained, tmp_path, "--labels", "20%")) == 0
     assert result(tmp_path, "finetune")["labelled"] == pytest.approx(40, abs=5)

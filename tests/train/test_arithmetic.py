@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import yaml
 
 from lewel.config.pretrain import PretrainConfig
 from lewel.ops.precision import exact_products
-from lewel.tasks.pretrain import with_precision
+from lewel.progress import plain_console
+from lewel.tasks.pretrain import pretrain, with_precision
 from lewel.train.devices import chosen_precision, set_arithmetic
 from tests.running import tiny_run
 
@@ -66,6 +68,30 @@ def test_a_run_of_version_0_1_keeps_its_32_bits(
     assert with_precision(config, cpu, tmp_path / "new").precision == "tf32"
     exact = PretrainConfig(precision="32")
     assert with_precision(exact, cpu, tmp_path / "new").precision == "32"
+
+
+def test_a_run_of_16_bits_resumes_in_16_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the flag, `auto` stands for the run's own precision, in the arithmetic too."""
+
+    class Found(Exception):
+        pass
+
+    def look(config: PretrainConfig, opened: object, place: object, fabric: Any, *_: Any) -> None:
+        raise Found(config.precision, type(fabric._precision).__name__)
+
+    before = PretrainConfig(precision="bf16-mixed")
+    monkeypatch.setattr("lewel.tasks.pretrain.settings_before", lambda folder: (before, None))
+    monkeypatch.setattr("lewel.tasks.pretrain.Parts", look)
+    for given, expected in (
+        ("auto", ("bf16-mixed", "MixedPrecision")),
+        ("32", ("32", "Precision")),
+    ):
+        config = PretrainConfig(data="scenes", precision=given, accelerator="cpu", limit=8)
+        with pytest.raises(Found) as found:
+            pretrain(config, tmp_path / "run", plain_console())
+        assert found.value.args == expected
 
 
 def test_config_and_card_name_the_arithmetic(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_loaded_state_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     linear += ["--workers", "0", "--accelerator", "cpu"]
     assert tiny_run(out, "--epochs", "1") == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lewel.tasks.training.remove_checkpoints", lambda run: None)
+        patch.setattr("lewel.tasks.evaluator.Evaluator.remove_checkpoints", lambda self: None)
         assert run(linear) == 0
     (out / "results" / "linear.json").unlink()
     monkeypatch.setattr(Checkpoints, "load", spy)

@@ -12,6 +12,7 @@ import pytest
 from lewel.data.sources.scenes import Scenes
 from lewel.train import loop, lost_ranks
 from lewel.train.lost_ranks import watched_reads, watched_step
+from lewel.train.metrics import Metrics
 from lewel.train.run import Training
 from lewel.train.stalls import StepWatch
 from tests.running import tiny_run
@@ -71,6 +72,19 @@ def test_only_a_long_step_after_the_first_is_stuck() -> None:
         assert watch.stuck(0.003) is None  # ten times the longest step are not over
         watch.longest = 0.0
         assert watch.stuck(0.003) is not None
+
+
+def test_waiting_for_a_step_that_was_taken_is_watched_and_is_no_step() -> None:
+    watch = StepWatch()
+    with watch.within(0, taken=False):
+        time.sleep(0.01)
+        assert watch.stuck(0.0) is None
+    assert watch.taken == 0  # so the first step may still take any time
+    watch = after_steps()
+    with watch.within(1, taken=False):
+        time.sleep(0.01)
+        assert watch.stuck(0.003) == "has not finished step 2 for 5e-05 minutes (--rank-timeout)"
+    assert watch.taken == 2
 
 
 def test_reading_is_told_from_computing() -> None:
@@ -149,6 +163,15 @@ def test_the_loop_is_watched_in_every_step(tmp_path: Path, monkeypatch: pytest.M
     def saved(step: int) -> None:
         seen.append(("saved", watch.since is not None))
 
+    def waits(name: str, work: Any) -> Any:
+        def observed_wait(*arguments: Any, **options: Any) -> Any:
+            seen.append((name, watch.since is not None))
+            return work(*arguments, **options)
+
+        return observed_wait
+
+    monkeypatch.setattr("lewel.train.saver.highest", waits("poll", lambda numbers, _: numbers))
+    monkeypatch.setattr(Metrics, "flush", waits("flush", Metrics.flush))
     monkeypatch.setattr(loop, "take_step", observed)
     monkeypatch.setattr(Scenes, "read", observed_read)
     monkeypatch.setattr(lost_ranks, "_current", SimpleNamespace(steps=watch, saved=saved))
@@ -158,3 +181,5 @@ def test_the_loop_is_watched_in_every_step(tmp_path: Path, monkeypatch: pytest.M
     assert [one for one in seen if one[0] == "step"] == [("step", True, True, False)] * 4
     assert set(seen) >= {("read", True, True), ("saved", False)}
     assert ("saved", True) not in seen
+    assert ("poll", True) in seen and ("poll", False) not in seen  # a GPU computes until then
+    assert ("flush", True) in seen

@@ -1,5 +1,6 @@
 """The command line: the commands by group, and their exit codes."""
 
+import atexit
 import gc
 import io
 import os
@@ -101,6 +102,10 @@ def main() -> None:
         leave()  # several processes of torchrun or srun: rank 0 has saved and requeued by now
         if code and "SLURM_PROCID" in os.environ and rank_from_outside() != 0:
             code = 0  # srun --kill-on-bad-exit must not kill rank 0
+    elif "lightning_fabric" in sys.modules:
+        from lightning_fabric.utilities.distributed import _destroy_dist_connection
+
+        atexit.unregister(_destroy_dist_connection)  # it would wait for ranks that know of nothing
     sys.exit(code)
 
 

@@ -101,7 +101,7 @@ class ReSim(Method):
         A window of the query against the same region of the key, and against the averages over
         windows of all keys of the global batch. A window that is not in both views is left out.
         """
-        windows = slide(window, stride).to(queries.device)
+        windows = slide(window, stride, queries.device)
         regions, inside = in_other_view(windows, *places)
         query = unit(region_features(queries, windows.expand_as(regions))).flatten(0, 1)
         key = unit(region_features(keys, regions)).flatten(0, 1)

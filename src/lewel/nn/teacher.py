@@ -64,7 +64,10 @@ class Teacher(nn.Module):
         images = gather(view)
         order = from_rank_0(torch.randperm(len(images), device=view.device))
         mine = local_chunk(order)
-        out: Embeddings = self.network(images[mine], None if maps is None else gather(maps)[mine])
+        last = view.is_contiguous(memory_format=torch.channels_last) and not view.is_contiguous()
+        layout = torch.channels_last if last else torch.contiguous_format  # lost by the exchange
+        chosen = images[mine].contiguous(memory_format=layout)
+        out: Embeddings = self.network(chosen, None if maps is None else gather(maps)[mine])
         return out.gathered(local_chunk(order.argsort()))
 
     def follow(self, student: nn.Module, progress: float) -> float:

@@ -44,9 +44,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return local_chunk(total)
+        return local_chunk(sum_over_ranks(gradient))
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
@@ -66,8 +64,9 @@ def gather_to_rank_0(rows: Tensor) -> list[Tensor]:
     """The rows (B, ...) of each rank, on rank 0; an empty list on the others."""
     if ranks() == 1:
         return [rows]
+    rows = rows.contiguous()
     parts = [torch.empty_like(rows) for _ in range(ranks())] if rank() == 0 else []
-    dist.gather(rows.contiguous(), parts or None)
+    dist.gather(rows, parts or None)
     return parts
 
 
@@ -134,9 +133,14 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     """The sum of a tensor over the ranks, without gradient."""
     if ranks() == 1:
         return tensor
-    total = tensor.clone()
+    total = _copy(tensor)
     dist.all_reduce(total)
     return total
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy that NCCL takes: it refuses tensors that are not contiguous, which gloo accepts."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()
@@ -150,7 +154,7 @@ def max_over_ranks(tensor: Tensor) -> Tensor:
     """The maximum of each element over the ranks."""
     if ranks() == 1:
         return tensor
-    most = tensor.clone()
+    most = _copy(tensor)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return most
 

@@ -16,14 +16,14 @@ SAMPLES = 2  # of RoIAlign, in each direction
 EDGE = 1e-6  # rounding of coordinates from 0 to 1
 
 
-def slide(window: float, stride: float) -> Tensor:
+def slide(window: float, stride: float, device: torch.device | None = None) -> Tensor:
     """All windows that fit into a view: (W, 4) of left, top, right, bottom, 0 to 1, row by row.
 
     >>> slide(0.5, 0.25)[:, 0].tolist()
     [0.0, 0.25, 0.5, 0.0, 0.25, 0.5, 0.0, 0.25, 0.5]
     """
     many = int((1 - window) / stride + EDGE) + 1
-    start = torch.arange(many, dtype=torch.float64) * stride
+    start = torch.arange(many, dtype=torch.float64, device=device) * stride
     top, left = torch.meshgrid(start, start, indexing="ij")
     corner = torch.stack([left, top], -1).flatten(0, 1)
     return torch.cat([corner, corner + window], 1)
@@ -53,9 +53,10 @@ def region_features(features: Tensor, regions: Tensor) -> Tensor:
     features = precise(features)
     batch, many = regions.shape[:2]
     height, width = features.shape[-2:]
-    scale = torch.tensor([width, height, width, height], device=regions.device)
+    left, top, right, bottom = regions.flatten(0, 1).unbind(1)
     numbers = torch.arange(batch, device=regions.device).repeat_interleave(many)
-    rois = torch.cat([numbers[:, None], (regions * scale).flatten(0, 1)], 1)
+    sides = (left * width, top * height, right * width, bottom * height)
+    rois = torch.stack([numbers.to(regions), *sides], 1)
     pooled: Tensor = roi_align(features, rois.to(features), 1, 1.0, SAMPLES, aligned=True)
     return pooled.view(batch, many, -1)
 

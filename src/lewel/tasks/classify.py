@@ -35,7 +35,8 @@ def evaluate_classifier(run: EvaluationRun, source: Source, *, frozen: bool) -> 
 
     @torch.no_grad()
     def work(beat: Callable[[], None]) -> dict[str, Any]:
-        return accuracy(model.classify(queries), targets, classes)
+        scores = model.classify(queries.to(run.fabric.device))  # where the device had no room
+        return accuracy(scores, targets, classes)
 
     return on_rank_0(work, run.fabric.device)
 

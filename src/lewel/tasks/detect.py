@@ -37,7 +37,7 @@ from lewel.tasks.dense_dry_run import describe_dense
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Detected
 from lewel.tasks.predictions import predictions_folder, start_of, write_detections
-from lewel.tasks.training import Prepared, plan_training, remove_checkpoints, train_model
+from lewel.tasks.training import Prepared, plan_training, train_model
 from lewel.train.run import Plan
 from lewel.transfer.faster_rcnn import Detector, Settings, c4_detector, fpn_detector
 
@@ -85,7 +85,7 @@ def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
     train: BoxSource = evaluator.train  # type: ignore[assignment]
     val: BoxSource = evaluator.val  # type: ignore[assignment]
     prepared = prepare(run)
-    train_model(run, *prepared[:5], keep=True)
+    train_model(run, *prepared[:5])
     set_precise_statistics(run, prepared)
     with run.bar(f"detecting in {len(val):,} images", len(val) // run.place.ranks) as bar:
         detections = inference_of(run, prepared).run(val, bar.advance)
@@ -98,7 +98,6 @@ def evaluate_detection(run: EvaluationRun) -> dict[str, Any]:
         result["pictures"] = draw(run, detections, val)
         if config.save_predictions:
             write_detections(evaluator.results.folder.parent / folder, detections, val)
-    remove_checkpoints(run)
     return result
 
 

@@ -149,6 +149,7 @@ class Task:
         result: dict[str, Any] = json.loads(json.dumps({**about, **found, **took}))  # as cached
         if rank() == 0:
             evaluator.keep(self.name, result)
+            evaluator.remove_checkpoints()
         return result
 
     def open(

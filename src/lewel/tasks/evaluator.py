@@ -1,6 +1,9 @@
 """A backbone, the data that it is evaluated on, and the results cached in its folder."""
 
+import hashlib
+import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -163,3 +166,14 @@ class Evaluator:
     def keep(self, task: str, result: dict[str, Any]) -> None:
         """Cache a result."""
         self.results.keep(task, self.settings(), result, self.still_right)
+
+    def training_folder(self) -> Path:
+        """The folder of an evaluation's metrics and, until its result is kept, its checkpoints."""
+        settings = json.dumps(self.settings(), sort_keys=True)
+        name = hashlib.sha256(settings.encode()).hexdigest()[:12]
+        # Version 0.1's name: a training that it began resumes.
+        return self.results.folder / f"learning-{name}"
+
+    def remove_checkpoints(self) -> None:
+        """Delete the checkpoints; the result and its metrics stay."""
+        shutil.rmtree(self.training_folder() / "checkpoints", ignore_errors=True)

@@ -69,7 +69,11 @@ def _pretrain(
     opened = open_configured(config, out)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     refuse_within(path, config.data)
-    config = with_precision(config, fabric.device, path)
+    given, config = config, with_precision(config, fabric.device, path)
+    if chosen_precision(given.precision, given.accelerator) != config.precision:
+        fabric = build_fabric(config, place)  # `auto` of a run that has its own
+        if place.ranks == 1 or place.starter != "lewel":
+            fabric.launch()  # the processes have met already
     if path.is_symlink() and not path.exists():
         raise UserError(f"--out {path} {state_of(path)}: choose a new folder.")
     parts = Parts(config, opened, place, fabric, path)  # mistakes show before a write

@@ -1,10 +1,6 @@
 """Training of a model on top of a backbone, by the loop of pre-training."""
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from torch.optim import Optimizer
@@ -75,14 +71,12 @@ def train_model(
     plan: Plan,
     dataset: Samples,
     inputs: Callable[[Any], tuple[Any, ...]],
-    *,
-    keep: bool = False,
 ) -> Model:
     """Train a model by the loop of pre-training: same devices, progress and resuming.
 
-    `keep` leaves the last checkpoint, for a long evaluation: call `remove_checkpoints` after it.
+    Its last checkpoint stays until the result is kept (`Task.compute`).
     """
-    fabric, folder = run.fabric, training_folder(run)
+    fabric, folder = run.fabric, run.evaluator.training_folder()
     if rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
     model.to(fabric.device)
@@ -115,20 +109,4 @@ def train_model(
         train(training)
     finally:
         training.display.close()
-    if not keep:
-        remove_checkpoints(run)
     return model
-
-
-def training_folder(run: EvaluationRun) -> Path:
-    """The folder of an evaluation's metrics and, during training, its checkpoints."""
-    settings = json.dumps(run.evaluator.settings(), sort_keys=True)
-    name = hashlib.sha256(settings.encode()).hexdigest()[:12]
-    # Version 0.1's name: a training that it began resumes.
-    return run.evaluator.results.folder / f"learning-{name}"
-
-
-def remove_checkpoints(run: EvaluationRun) -> None:
-    """Delete the checkpoints; the result and its metrics stay."""
-    if rank() == 0:
-        shutil.rmtree(training_folder(run) / "checkpoints")

@@ -188,6 +188,9 @@ def estimate_seconds(
                 torch.accelerator.synchronize(device)
             times.append(clock() - begun)
             twin.zero_grad(set_to_none=True)
+        del twin, views, loss
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # other processes may train on this device
     return median(times[1:] or times) * micro_batch / images  # the first is a warm-up
 
 

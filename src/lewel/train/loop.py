@@ -94,9 +94,10 @@ def _take_steps(
             with clock.paused():
                 run.metrics.annotate(run_probe(run))
         if reports:
-            saver.finite.check(run.step)
-            run.metrics.annotate(clock.lap())
-            lines = run.metrics.flush()
+            with watched_step(run.step - 1, taken=False):
+                saver.finite.check(run.step)
+                run.metrics.annotate(clock.lap())
+                lines = run.metrics.flush()
             collapse.check(lines, run.step / plan.steps)
             run.display.show(lines[-1])
         if plan.saves_after(run.step):

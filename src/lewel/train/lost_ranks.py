@@ -56,9 +56,12 @@ def note_saved(step: int) -> None:
         _current.saved(step)
 
 
-def watched_step(step: int) -> AbstractContextManager[None]:
-    """Within it the main thread takes a step: one that hangs is noticed where ranks are watched."""
-    return nullcontext() if _current is None else _current.steps.within(step)
+def watched_step(step: int, *, taken: bool = True) -> AbstractContextManager[None]:
+    """Within it the main thread takes a step: one that hangs is noticed where ranks are watched.
+
+    Or it waits for the device after the step was `taken`.
+    """
+    return nullcontext() if _current is None else _current.steps.within(step, taken=taken)
 
 
 def watched_reads(batches: Iterable[Item]) -> Iterator[Item]:

@@ -56,10 +56,11 @@ class RunFolder:
                 ) from None
             # Some network file systems have no locks: train all the same.
             print(f"{self.path} cannot be locked ({error.strerror}): start only one run in it.")
+        else:
+            for partial in self.path.rglob(f"*{PARTIAL}"):  # left by a kill
+                partial.unlink()
         if (old := self.path / "bad_images.jsonl").exists():  # version 0.1's name
             old.rename(self.corrupt_images)
-        for partial in self.path.rglob(f"*{PARTIAL}"):  # left by a kill; the folder is locked
-            partial.unlink()
 
     def close(self) -> None:
         if self._lock is not None:

@@ -7,7 +7,7 @@ from lewel.ops.ranks import gather_objects, highest, rank, ranks
 from lewel.train.clock import Clock
 from lewel.train.feed import Feed
 from lewel.train.interrupt import Interruption
-from lewel.train.lost_ranks import resumption, saving
+from lewel.train.lost_ranks import resumption, saving, watched_step
 from lewel.train.monitor import FiniteWatch
 from lewel.train.run import Training
 
@@ -69,7 +69,8 @@ class Saver:
             late = time.monotonic() - self.saved > 60 * plan.checkpoint_minutes
             ready, failed = self.steps_ready()
             mine = [self.interruption.number or 0, int(late), -min(steps, ready), int(failed)]
-            stop, due, fewest, lost = highest(mine, device)
+            with watched_step(step - 1, taken=False):  # a GPU may still be in the last one
+                stop, due, fewest, lost = highest(mine, device)
             if stop or lost or fewest:
                 break
             assert self.feed is not None

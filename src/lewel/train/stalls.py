@@ -24,15 +24,15 @@ class StepWatch:
         self.reading = False
 
     @contextmanager
-    def within(self, step: int) -> Iterator[None]:
-        """Within it the step is taken."""
+    def within(self, step: int, *, taken: bool = True) -> Iterator[None]:
+        """Within it the step is taken, or waited for after it was `taken` (GPUs compute later)."""
         with self._lock:
             self.step, self.since = step, time.monotonic()
         yield  # an error ends the run
         with self._lock:
             if self.taken and self.since is not None:
                 self.longest = max(self.longest, time.monotonic() - self.since)
-            self.taken, self.since = self.taken + 1, None
+            self.taken, self.since = self.taken + taken, None
 
     def reads(self, batches: Iterable[Item]) -> Iterator[Item]:
         """The batches; the time between them is computing, not reading."""
