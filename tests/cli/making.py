@@ -30,7 +30,8 @@ OTHERS = {
 
 def images(folder: Path, classes: dict[str, int], *, same: bool = False, size: int = 20) -> Path:
     """Noise in class folders, or everywhere the same noise."""
-    for number, (name, many) in enumerate(classes.items()):
+    first = 50 if folder.name == "val" else 0  # other images than in train/
+    for number, (name, many) in enumerate(classes.items(), first):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for index in range(many):
             draw = np.random.default_rng(0 if same else 100 * number + index)

@@ -111,8 +111,7 @@ def chosen(methods: list[str]) -> list[str]:
 
 def recipe_of(method: str, data: str) -> str:
     """The short recipe of a method for its data."""
-    named = f"scenes_{method}" if data == "scenes" else f"tinyimagenet_{method}_15min"
-    recipe = "scenes_demo" if named == "scenes_lewel_b" else named
+    recipe = f"scenes_{method}" if data == "scenes" else f"tinyimagenet_{method}_15min"
     if recipe not in list_recipes():
         raise UserError(
             f"{method} has no recipe {recipe}: compare methods that have one (`lewel recipes`)."
