@@ -41,7 +41,7 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "parameters trained": sum(p.numel() for p in method.parameters() if p.requires_grad),
         "locations of a map": method.student.backbone.locations(config.image_size),
         "exports": ", ".join(exports_of(config.backbone, config.stem, config.width)),
-        "memory of a device": f"about {memory.total / 1e9:.1f} GB for {micro} images at a time",
+        "memory of a device": f"about {in_units(memory.total)} for {micro} images at a time",
         "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
         f"{seconds:.2g} s a step, if reading images keeps up",
         **({"warning": " ".join(found)} if found else {}),
@@ -54,3 +54,8 @@ def duration(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def in_units(size: int) -> str:
+    """Bytes in GB, or in MB where they are few."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
