@@ -56,6 +56,20 @@ def test_a_run_finds_the_reference_of_its_recipe(
         assert found.recipe == AUTHORS
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"limit": 16_000, "precision": "32"}, True),  # as `make demo` writes it
+        ({"limit": 16_000, "precision": "tf32"}, True),
+        ({"limit": 16_000, "precision": "bf16-mixed"}, False),
+        ({"limit": 16_000, "batch_size": 64}, False),
+    ],
+)
+def test_the_demo_finds_its_reference(given: dict[str, Any], expected: bool) -> None:
+    found = find_reference(configure("scenes", "scenes_demo", given), {"images": 16_000})
+    assert (found is not None) == expected
+
+
 def test_knn_of_another_bank_is_not_compared() -> None:
     card = {"images": 1_281_167}
     same = find_reference(configure("imagenet", AUTHORS, {}), card)

@@ -29,7 +29,7 @@ FREE = frozenset(
 )
 
 # Of a run that follows a recipe: they name its data, or do not change what is computed.
-TAKEN_FROM_RUN = ("data", "classes", "seed", "compile", "channels_last")
+TAKEN_FROM_RUN = ("data", "limit", "classes", "seed", "compile", "channels_last")
 
 
 def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
@@ -53,6 +53,8 @@ def follows(
     """Whether a run has the settings of a recipe; its data must be compared by other means."""
     own = {key: getattr(config, key) for key in TAKEN_FROM_RUN}
     wanted = resolve({**recipe, **own}, overrides or {})
+    if wanted.precision == "auto" and config.precision in ("32", "tf32"):  # what it stands for
+        wanted = wanted.model_copy(update={"precision": config.precision})
     if wanted.method != config.method or wanted.epochs != config.epochs:
         return False
     # They need torch, and few runs come this far.
