@@ -413,3 +413,27 @@ def test_a_name_that_the_locale_cannot_show_is_escaped(tmp_path: Path) -> None:
         env={**os.environ, **plain},
     )
     assert done.returncode == 0 and "r\\xfcn" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "exit_code", "message"),
+    [
+        ("pass", {"COLUMNS": "0"}, 0, ""),
+        ("pass", {"RANK": "x"}, 2, "RANK is 'x' in the environment, expected a number"),
+        ("import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')", {}, 2, "cd to"),
+    ],
+)
+def test_an_odd_environment_is_one_message(
+    tmp_path: Path, code: str, environment: dict[str, str], exit_code: int, message: str
+) -> None:
+    start = "import sys; sys.argv = ['lewel', '--help']; from lewel.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {start}"],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == exit_code and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and (exit_code or "pretrain" in done.stdout)

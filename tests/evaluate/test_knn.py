@@ -32,6 +32,18 @@ def test_it_equals_scikit_learn() -> None:
     assert knn_accuracy(bank, labels, queries, targets) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-7, 1e-4])
+def test_a_low_temperature_gives_the_nearest_neighbours_class(temperature: float) -> None:
+    """All votes would be 0, and every query of the first class."""
+    bank, labels, queries, _ = (
+        one.float() if one.is_floating_point() else one for one in problem()
+    )
+    near, one = knn_scores(bank, labels, queries, [20, 1], temperature=temperature)
+    assert torch.equal(one.argmax(1), knn_scores(bank, labels, queries, [1])[0].argmax(1))
+    agree = (near.argmax(1) == one.argmax(1)).double().mean()
+    assert agree == 1.0 if temperature < 1e-5 else agree > 0.95
+
+
 def test_similarities_are_exact_where_training_uses_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     used, real = [], torch.Tensor.topk
 

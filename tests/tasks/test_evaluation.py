@@ -1,6 +1,9 @@
 """Evaluation from the command line: k-NN, results, features for other tools, wrong input."""
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +96,55 @@ def test_two_devices_give_the_same_result(trained: Path, tmp_path: Path) -> None
         assert knn(trained, "--devices", devices, "--out", str(tmp_path / devices)) == 0
     one, two = (entries(tmp_path / devices)[0]["result"] for devices in ("1", "2"))
     assert one["confusion"] == two["confusion"]
+
+
+def test_two_processes_do_not_embed_into_one_file(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one must not advise to remove what the first one is writing."""
+    from lewel.tasks.embed import _claimed
+
+    reading, writing = os.pipe()
+    out = tmp_path / "x.npz"
+    pid = os.fork()
+    if pid == 0:
+        with _claimed(tmp_path / "x.npz.parts", "other settings"):
+            os.write(writing, b".")
+            time.sleep(120)
+    try:
+        assert os.read(reading, 1) == b"."
+        words = ["embed", str(trained), "scenes", "--limit", "35", "--workers", "0"]
+        assert run([*words, "--out", str(out)]) == 2
+        assert "Another process is writing" in capsys.readouterr().err
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
+    assert run([*words, "--out", str(out)]) == 2
+    assert "remove it" in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_is_not_computed(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lewel.files.os.access", lambda *_: False)
+    monkeypatch.setattr("lewel.tasks.evaluation.Task.compute", lambda *_: pytest.fail("computed"))
+    words = ["knn", str(trained), "--data", "scenes", "--limit", "37", "--accelerator", "cpu"]
+    assert run(words) == 2
+    assert "cannot be written (permission denied): choose another" in capsys.readouterr().err
+
+
+def test_copies_of_training_images_are_noticed_by_their_features() -> None:
+    from lewel.tasks.knn import share_of_copies
+
+    torch.manual_seed(0)
+    bank, other = torch.rand(200, 8) + 5, torch.rand(50, 8) + 5
+    assert share_of_copies(bank, other) == 0.0
+    copies = bank[:100] * (1 + 1e-6 * torch.randn(100, 8))
+    assert share_of_copies(bank, copies) == 1.0
+    assert share_of_copies(bank, torch.cat([copies, other])) == pytest.approx(2 / 3, abs=0.02)
+    assert share_of_copies(torch.ones(20, 8), torch.ones(5, 8)) == 0.0  # a collapsed backbone
 
 
 def test_embed_resumes_and_refuses_parts_of_other_settings(

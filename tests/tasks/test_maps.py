@@ -233,3 +233,14 @@ def test_files_of_two_runs_are_not_mixed(
     shutil.copy(tmp_path / "other" / f"{name}.safetensors", mixed)
     assert run(["maps", str(mixed), "scenes", "--out", str(tmp_path / "new")]) == 2
     assert "are of different runs (images is " in capsys.readouterr().err
+
+
+def test_weights_of_two_equal_runs_are_not_mixed(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their cards differ in nothing."""
+    for seed in ("1", "2"):
+        assert tiny_run(tmp_path / seed, "--epochs", "1", "--seed", seed) == 0
+    shutil.copy(tmp_path / "2" / "heads.safetensors", tmp_path / "1")
+    assert run(["maps", str(tmp_path / "1"), "scenes", "--out", str(tmp_path / "new")]) == 2
+    assert "were not trained together" in capsys.readouterr().err

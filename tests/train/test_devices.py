@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lewel.errors import UserError
 from lewel.train import devices
-from lewel.train.devices import Placement, open_fabric, quieten
+from lewel.train.devices import Placement, open_fabric, placement, quieten
 from tests.train.test_slurm import fake_gpus
 
 STREAM = "The AccumulateGrad node's stream does not match the stream of the node that produced"
@@ -62,3 +62,12 @@ def test_bf16_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
         open_fabric(one, "cuda", "bf16-mixed", False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     assert open_fabric(one, "cuda", "bf16-mixed", False).device.type == "cuda"
+
+
+def test_ranks_that_nothing_has_started_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would train by itself, on the whole batch."""
+    monkeypatch.setenv("RANK", "1")
+    assert placement(None, None).ranks == 1  # left over
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="RANK is 1 and WORLD_SIZE 2, but neither torchrun"):
+        placement(None, None)

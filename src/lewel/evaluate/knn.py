@@ -24,7 +24,8 @@ class Voting(NamedTuple):
 
     def scores(self, similarity: Tensor, labels: Tensor) -> list[Tensor]:
         """Cosines s and labels (Q, k) of the nearest, best first -> (Q, K) for each k."""
-        votes = ((similarity - 1) / self.temperature).exp()  # the same scale for every chunk
+        # Relative to the nearest: no temperature makes all votes of a query vanish.
+        votes = ((similarity - similarity[:, :1]) / self.temperature).exp()
         empty = votes.new_zeros(len(votes), self.classes)
         return [empty.scatter_add(1, labels[:, :k], votes[:, :k]) for k in self.neighbours]
 

@@ -1,7 +1,11 @@
 """`lewel embed`: features of every image of a data set, written to a file for other tools."""
 
+import errno
+import fcntl
+import os
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +31,7 @@ from lewel.tasks.outcome import Embedded
 from lewel.train.devices import default_workers, open_fabric, placement
 
 PART = 4096  # images of a part; a resume starts after the last complete part
+LOCK = ".lock"
 CLAIM = "question"  # version 0.1's name: parts that it wrote are used
 
 
@@ -69,8 +74,11 @@ def embed(
     )
     parts = out.with_name(out.name + ".parts")
     digests = " ".join(digest(source) for source in splits.values())
-    _claim(parts, f"{_of(what)} {network} {digests}")
-    with workers_explained(), Bar(f"features of {total:,} images", total, console) as bar:
+    with (
+        _claimed(parts, f"{_of(what)} {network} {digests}"),
+        workers_explained(),
+        Bar(f"features of {total:,} images", total, console) as bar,
+    ):
         for number, (_, source, indices) in enumerate(_cut(splits)):
             file = parts / f"{number:06d}.npy"
             if file.exists():
@@ -81,10 +89,10 @@ def embed(
             refuse_not_finite(rows, source, indices)
             values = rows.cpu().numpy()
             write_atomically(file, lambda aside, v=values: _save(aside, v))  # type: ignore[misc]
-    write_marked(out, "embed", lambda aside: JOIN[out.suffix](aside, parts, splits))
-    for file in (*parts.glob("*.npy"), parts / CLAIM):
-        file.unlink()
-    parts.rmdir()
+        write_marked(out, "embed", lambda aside: JOIN[out.suffix](aside, parts, splits))
+        for file in (*parts.glob("*.npy"), parts / CLAIM, parts / LOCK):
+            file.unlink()
+        parts.rmdir()
     return Embedded(total, out, {split: len(source) for split, source in splits.items()})
 
 
@@ -117,16 +125,33 @@ def _cut(splits: dict[str, Source]) -> Iterator[tuple[str, Source, np.ndarray]]:
             yield split, source, np.arange(start, min(start + PART, len(source)))
 
 
-def _claim(parts: Path, settings: str) -> None:
-    """Create the folder of parts; an error if it holds parts of other settings."""
+@contextmanager
+def _claimed(parts: Path, settings: str) -> Iterator[None]:
+    """Create and lock the folder of parts; an error if it holds parts of other settings."""
+    claimed = parts / CLAIM
     try:
         parts.mkdir(parents=True, exist_ok=True)
+        others = {path.name for path in parts.iterdir()} - {LOCK}
+        if not claimed.exists() and others:
+            raise UserError(f"{parts} holds other files: use another --out.")
+        lock = (parts / LOCK).open("a")
     except OSError as error:
         raise UserError(f"{parts} cannot be written: {error.strerror}.") from None
-    claimed = parts / CLAIM
-    if claimed.read_text() != settings if claimed.exists() else any(parts.iterdir()):
-        raise UserError(f"{parts} holds parts of other features: remove it, or use another --out.")
-    claimed.write_text(settings)
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise UserError(
+                    f"Another process is writing {parts}: wait for it, or use another --out."
+                ) from None
+        if claimed.exists() and claimed.read_text() != settings:
+            raise UserError(
+                f"{parts} holds parts of other features, of a command that was stopped: remove it, "
+                "or use another --out."
+            )
+        claimed.write_text(settings)
+        yield
 
 
 def _refuse_corrupt(source: Source, indices: np.ndarray, readable: torch.Tensor) -> None:
@@ -140,7 +165,12 @@ def _refuse_corrupt(source: Source, indices: np.ndarray, readable: torch.Tensor)
 
 def _save(aside: Path, values: np.ndarray) -> None:
     with aside.open("wb") as file:  # given a path, numpy would append .npy
-        np.save(file, values)
+        try:
+            np.save(file, values)
+        except OSError as error:
+            if error.errno is None:  # numpy's own, of a write that was cut short
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(aside)) from None
+            raise
 
 
 class Rows(NamedTuple):

@@ -115,6 +115,8 @@ class Task:
         """The cached or computed result, on all ranks."""
         refuse_different_ranks(json.dumps(evaluator.settings(), sort_keys=True))
         cached = self.cached(evaluator, console)
+        if cached is None and rank() == 0:
+            refuse_unwritable(evaluator.results.folder)
         return self.compute(fabric, evaluator, place, console) if cached is None else cached
 
     @staticmethod

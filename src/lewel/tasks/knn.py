@@ -4,7 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from lewel.config.evaluate import KnnConfig
 from lewel.evaluate.knn import knn_best
@@ -14,6 +16,8 @@ from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
+COPIES = 0.2  # share of the validation images that may look like copies
+COMPARED, MOST = 500, 50_000  # queries that are compared, and rows of the bank
 USUAL = 20  # neighbours, as in the probe of a run
 
 
@@ -34,6 +38,12 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
             f"--neighbours {larger[0]} is more than the {size:,} labelled images: "
             f"the accuracy is for k = {', '.join(map(str, ks))}.",
         )
+    if rank() == 0 and (many := share_of_copies(bank, queries)) > COPIES:
+        show(
+            run.console,
+            f"Warning: {many:.0%} of the validation images that were compared have the features of "
+            "a training image. Are they copies? Then the accuracy means nothing.",
+        )
     settings = {"temperature": config.temperature, "classes": len(classes)}
     settings["streamed"] = run.extractor.room is not None and run.extractor.room.elsewhere
 
@@ -45,6 +55,23 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
     chosen = USUAL if USUAL in ks else ks[0]
     sweep = {str(k): one["top1"] for k, one in zip(ks, by_k, strict=True)}
     return {"k": chosen, "sweep": sweep, "bank": size, **by_k[ks.index(chosen)]}
+
+
+@torch.no_grad()
+def share_of_copies(bank: Tensor, queries: Tensor) -> float:
+    """The share of some queries (Q, C) that are rows of the bank (M, C), up to rounding.
+
+    0 where the bank is large, or where all features are alike.
+    """
+    if len(bank) > MOST:
+        return 0.0
+    some = queries[:: -(-len(queries) // COMPARED)]
+    centre = bank.mean(0)
+    size = (some - centre).norm(dim=1).mean()
+    if size <= 1e-3 * centre.norm():
+        return 0.0
+    nearest = torch.cdist(some - centre, bank - centre).amin(1)
+    return float((nearest < 2e-3 * size).double().mean())
 
 
 def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:

@@ -17,6 +17,7 @@ COLUMNS = ("run", "method", "backbone", "task", "data", "result", "95 %", "also"
 # Key of a result -> name of the metric. The first one that a result has is its main metric.
 METRICS = {"top1": "top-1", "miou": "mIoU", "top5": "top-5"}
 PRECISIONS = ("AP", "AP50", "AP75")
+USUAL_TEMPERATURE = 0.1  # of k-NN
 MAPS = ("consistency", "pointing", "iou")  # metrics of `lewel where`
 
 
@@ -38,7 +39,7 @@ class Score(NamedTuple):
 def results_table(runs: list[Path]) -> Table:
     """A row for each evaluation of each run; empty columns are left out."""
     cells: list[list[str]] = []
-    for run in runs:
+    for run in dict.fromkeys(runs):
         if not run.is_dir():
             raise UserError(f"{run} {state_of(run)}: expected a run folder.")
         rows = result_rows(run, numbers_of(run))
@@ -150,6 +151,8 @@ def task_in_words(task: str, settings: dict[str, Any], result: dict[str, Any]) -
         name = f"{task} {labels if labels.endswith('%') else 'by list'}"
     if "k" in result:
         about += [f"k = {result['k']}"]
+    if settings.get("temperature", USUAL_TEMPERATURE) != USUAL_TEMPERATURE:
+        about += [f"temperature {settings['temperature']:g}"]
     if "epochs" in settings and task != "linear_fast":
         about += [f"{settings['epochs']} epochs"]
     if "iterations" in settings:

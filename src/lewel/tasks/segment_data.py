@@ -15,6 +15,7 @@ from lewel.data.workers import leave_signals_to_the_parent
 from lewel.errors import RunError, UserError
 from lewel.interop.backbones import Network
 from lewel.ops.ranks import gather_objects, rank, ranks
+from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun
 
 
@@ -84,6 +85,15 @@ def check_pairs(run: EvaluationRun, *sources: Masked) -> None:
         raise RunError(
             f"{len(faults):,} of {total:,} images with masks cannot be used, for example "
             f"{min(faults)}. Repair or remove them."
+        )
+    absent = {*range(len(sources[0].classes or ()) if sources else 0)} - {one for _, one in seen}
+    if absent and rank() == 0:
+        some = ", ".join(map(str, sorted(absent)[:5]))
+        more = ", ..." if len(absent) > 5 else ""
+        show(
+            run.console,
+            f"{len(absent)} classes occur in no mask ({some}{more}): they count for the mIoU only "
+            "where they are predicted. A mask holds class numbers, 0, 1, 2 and so on.",
         )
     for number, source in enumerate(sources):  # the first one is trained on
         known = {one for at, one in seen if at == number and one != IGNORED}

@@ -62,6 +62,11 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
                 f"--nodes {nodes}: start it on every node by srun or torchrun, or set MASTER_ADDR, "
                 "MASTER_PORT and NODE_RANK there."
             )
+        if here.get("RANK", "").isdecimal() and here.get("WORLD_SIZE", "1") not in ("", "1"):
+            raise UserError(
+                f"RANK is {here['RANK']} and WORLD_SIZE {here['WORLD_SIZE']}, but neither torchrun "
+                "nor srun has started this process: start it by torchrun, or unset both."
+            )
         return Placement(devices or 1, nodes or 1, "lewel")
     wanted = Placement(devices or found.devices, nodes or found.nodes, found.starter)
     if wanted != found:

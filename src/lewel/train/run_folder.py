@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 from collections.abc import Container
 from pathlib import Path
@@ -77,13 +78,22 @@ class RunFolder:
 
         `only` these files, where it is given.
         """
-        about = {"lewel": json.dumps(card)}
+        about = {"lewel": json.dumps(card), "of_backbone": digest_of(backbone)}
         for path, module in ((self.backbone, backbone), (self.heads, head)):
             if only is None or path in only:
                 write_weights(path, module, about)
         if only is None or self.card in only:
             text = json.dumps(card, indent=2) + "\n"
             write_atomically(self.card, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+
+def digest_of(module: nn.Module) -> str:
+    """A hash of all tensors: heads carry that of the backbone that they were trained with."""
+    found = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        found.update(name.encode())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def _is_unrelated(path: Path) -> bool:

@@ -338,6 +338,48 @@ def test_csv(tmp_path):
     assert (len(data.train), len(data.val)) == (18, 2)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("training/{}", "validation/{}"),
+        ("train2017/{}", "val2017/{}"),
+        ("seg_train/seg_train/{}", "seg_test/seg_test/{}"),
+        ("{}/train", "{}/val"),
+    ],
+)
+def test_splits_by_other_names_are_no_classes(tmp_path, first, second):
+    names = [name.format(one) for name in (first, second) for one in ("cat", "dog")]
+    data = open_at(fill(tmp_path / "set", *(path for name in names for path in many(name, 3))))
+    assert len(data.unlabelled) == 12 and data.train is None and data.val is None
+    assert "look like splits" in data.notes[0]
+
+
+def test_classes_with_words_of_splits_are_classes(tmp_path):
+    names = ("test_tube", "trainer", "valley", "evaluation")
+    data = open_at(fill(tmp_path / "set", *(path for name in names for path in many(name, 9))))
+    assert data.train is not None and data.train.classes == tuple(sorted(names))
+
+
+def test_one_split_by_two_spellings_is_refused(tmp_path):
+    root = fill(tmp_path / "set", *many("train/cat", 3), *many("Train/cat", 3))
+    assert "has both Train/ and train/" in error_of(root)
+
+
+def test_a_list_of_folders_and_a_csv_by_another_name_are_named(tmp_path):
+    fill(tmp_path, "cat/a.jpg")
+    (tmp_path / "list.txt").write_text("cat\n")
+    assert "1 files of 1 that are folders (cat)" in error_of(tmp_path / "list.txt")
+    (tmp_path / "list.txt").write_text("path,label\ncat/a.jpg,cat\n")
+    assert "a name that ends in .csv" in error_of(tmp_path / "list.txt")
+
+
+def test_columns_that_are_not_used_are_named(tmp_path):
+    fill(tmp_path, *many("cat", 5))
+    rows = "".join(f"cat/00{i}.jpg,cat,val\n" for i in range(5))
+    (tmp_path / "pets.csv").write_text(f"path,label,split\n{rows}")
+    assert "columns that are not used: split" in open_at(tmp_path / "pets.csv").notes[0]
+
+
 def test_csv_without_labels(tmp_path):
     fill(tmp_path, "a.jpg")
     (tmp_path / "pets.csv").write_text("id,path\n1,a.jpg\n")
@@ -360,6 +402,10 @@ def test_csv_without_labels(tmp_path):
         ("path,label\na.jpg,cat\nb.jpg,big, cat\n", "than its 2 columns in line 3 (b.jpg)"),
         ('path,label\na.jpg,cat\n"b.jpg,cat\nc.jpg,cat\n', "is no CSV from line 3 on"),
         ("path,label\nz.jpg,cat\n", "names 1 files of 1 that do not exist (z.jpg)"),
+        ("path,label,Label\na.jpg,cat,dog\n", "has the column label twice"),
+        ("path,label\na.jpg,cat\nb.jpg,Cat\n", "has the labels Cat and cat"),
+        ("path,label\na.jpg,1\nb.jpg,1.0\n", "has the labels 1 and 1.0"),
+        ("path,label\na.jpg,cat\nb.jpg,nan\n", "has the label nan, a missing value"),
     ],
 )
 def test_csv_that_cannot_be_used(tmp_path, content, expected):

@@ -2,6 +2,7 @@
 
 import filecmp
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -15,6 +16,10 @@ from lewel.data.sources.scan import entries, is_, scan
 from lewel.data.sources.source import Source
 from lewel.errors import UserError
 
+# Words of splits in names such as train2017, seg_test or validation_images.
+_SPLIT: Final = re.compile(
+    r"(^|[^a-z])(train(ing)?|val(id(ation)?)?|test(ing)?|dev|eval)([^a-z]|$)"
+)
 COMPARED: Final = 1000  # images of val/ that are looked for in train/
 EXPECTED: Final = ".jpg, .png, .webp, .avif, .bmp, .tif or .gif"
 
@@ -25,7 +30,7 @@ def open_folder(
     """The training set of a folder, and its validation set if it has one."""
     name = os.path.basename(os.path.abspath(root)) or "images"
     # Case is ignored: Train/ and Test/ would otherwise be taken for two classes.
-    splits = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
+    splits = _by_lower_case(root, name)
     folders: tuple[str, ...] = ("",)
     if (layout := find_layout(Path(root), name)) is not None:
         folders, splits = layout.folders, layout.splits
@@ -100,6 +105,13 @@ def open_folders(
     """
     if TRAIN not in splits:
         train = find(folders)
+        if train.classes is not None and (parts := split_folders(train)):
+            notes.append(
+                f"{name} has folders that look like splits ({', '.join(parts)}): they are no "
+                f"classes, and its {len(train):,} images have no labels. Rename them to train/ and "
+                "val/, each with class folders."
+            )
+            return train.without_labels(), None
         if train.classes is None:
             notes.append(f"{name} has no class folders: its {len(train):,} images have no labels.")
         notes += _empty_classes(classes_of, folders[0], train)
@@ -134,10 +146,37 @@ def open_folders(
     return train.without_labels() if unusable else train, None
 
 
+def _by_lower_case(root: str, name: str) -> dict[str, str]:
+    """The subfolders of a folder by their names in lower case."""
+    found: dict[str, str] = {}
+    for entry in sorted(entries(root), key=lambda entry: entry.name):
+        if is_(entry.is_dir):
+            other = found.setdefault(entry.name.lower(), entry.name)
+            if other != entry.name and entry.name.lower() in (TRAIN, *VALIDATION_SPLITS):
+                raise UserError(f"{name} has both {other}/ and {entry.name}/: keep one of them.")
+    return found
+
+
+def split_folders(source: Source) -> list[str]:
+    """Class folders that are splits by their names, or subfolders of all classes that are.
+
+    For example training/ and validation/, or ant/train and ant/val.
+    """
+    assert source.classes is not None and source.labels is not None
+    named = [one for one in source.classes if _SPLIT.search(one.lower())]
+    if any("train" in one.lower() for one in named) and len(named) == len(source.classes):
+        return list(named)
+    firsts = np.unique(source.labels, return_index=True)[1]
+    below = [source.describe(int(first)).split("/")[1:-1] for first in firsts]
+    if all(len(one) == 1 and one[0].lower() in (TRAIN, *VALIDATION_SPLITS) for one in below):
+        return [f"{source.classes[0]}/{below[0][0]}"]
+    return []
+
+
 def open_every_split(root: str, notes: list[str], lists: Lists | None = None) -> dict[str, Files]:
     """All images of a folder by split, whether these have labels or not; train without splits."""
     name = os.path.basename(os.path.abspath(root)) or "images"
-    names = {entry.name.lower(): entry.name for entry in entries(root) if is_(entry.is_dir)}
+    names = _by_lower_case(root, name)
     words = [word for word in (TRAIN, *VALIDATION_SPLITS) if word in names]
     splits: dict[str, tuple[str, ...]] = {TRAIN: ("",)}
     if TRAIN in names:

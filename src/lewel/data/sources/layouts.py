@@ -9,7 +9,7 @@ from lewel.data.sources.images import SUFFIXES
 from lewel.data.sources.place import Place, below
 
 TRAIN: Final = "train"
-VALIDATION_SPLITS: Final = ("val", "test", "valid", "validation")  # the first with labels is used
+VALIDATION_SPLITS: Final = ("val", "test", "valid", "validation", "dev")  # the first with labels
 MASK_SUFFIXES: Final = (".png", ".bmp", ".tif", ".tiff", ".gif")  # lossless formats only
 IMAGES, MASKS = "images", "masks"
 At = TypeVar("At", bound=Place)

@@ -26,7 +26,7 @@ def open_list(path: str, notes: list[str]) -> Files:
         raise UserError(f"Cannot read {path} ({error.strerror}): make it readable.") from error
     is_csv = Path(path).suffix.lower() == ".csv"
     if is_csv:
-        rows = _csv_rows(path, text)
+        rows = _csv_rows(path, text, notes)
     else:
         lines = (line.strip() for line in text.split("\n"))
         rows = [(line, None) for line in lines if line and not line.startswith("#")]
@@ -38,16 +38,21 @@ def open_list(path: str, notes: list[str]) -> Files:
         notes.append(f"{path} repeats {len(rows) - len(labels):,} paths: each is used once.")
     missing = [entry for entry in labels if not os.path.isfile(os.path.join(root, entry))]
     if missing:
+        folders = [entry for entry in missing if os.path.isdir(os.path.join(root, entry))]
+        what = "are folders" if len(folders) == len(missing) else "do not exist"
+        hint = f"paths are taken relative to {root}."
+        if not is_csv and rows[0][0].replace(";", ",").lower().startswith("path,"):
+            hint = "a list with labels is a CSV, with commas and a name that ends in .csv."
         raise UserError(
-            f"{path} names {len(missing):,} files of {len(labels):,} that do not exist "
-            f"({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}): paths are taken "
-            f"relative to {root}."
+            f"{path} names {len(missing):,} files of {len(labels):,} that {what} "
+            f"({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}): {hint}"
         )
     name, names = Path(path).stem, {label for label in labels.values() if label is not None}
     if not names:
         if is_csv:
             notes.append(f"{path} has no column label: its images have no labels.")
         return Files(root, list(labels), name=name)
+    _refuse_spellings(path, names)
     # Numbers are sorted as numbers, so that label 3 of 0 to 99 is class 3.
     numbers = all(label.isdecimal() for label in names)
     classes = tuple(sorted(names, key=lambda label: (int(label) if numbers else 0, label)))
@@ -74,7 +79,22 @@ def read_classes(path: str) -> list[str]:
     return names
 
 
-def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
+def _refuse_spellings(path: str, names: set[str]) -> None:
+    """Raise UserError for labels that differ only in their spelling, and for a missing value."""
+    known: dict[str, str] = {}
+    for label in sorted(names):
+        if label.lower() == "nan":
+            raise UserError(f"{path} has the label {label}, a missing value: label these images.")
+        try:
+            plain = f"{float(label):g}"
+        except ValueError:
+            plain = label.casefold()
+        other = known.setdefault(plain, label)
+        if other != label:
+            raise UserError(f"{path} has the labels {other} and {label}: spell a class in one way.")
+
+
+def _csv_rows(path: str, text: str, notes: list[str]) -> list[tuple[str, str | None]]:
     """(path, label) of each row; the label is None where the CSV has no such column."""
     reader = csv.DictReader(StringIO(text, newline=""), skipinitialspace=True, strict=True)
     table, read = [], 0  # lines
@@ -86,6 +106,11 @@ def _csv_rows(path: str, text: str) -> list[tuple[str, str | None]]:
                 f"{path} has no column path: its first line is '{','.join(header)}', expected "
                 "path,label."
             )
+        for column in ("path", "label"):
+            if header.count(column) > 1:
+                raise UserError(f"{path} has the column {column} twice: keep one of them.")
+        if unused := [column for column in header if column not in ("path", "label", "")]:
+            notes.append(f"{path} has columns that are not used: {', '.join(unused[:5])}.")
         read = reader.line_num
         for row in reader:
             if any(more.strip() for more in row.get(None, ())):
