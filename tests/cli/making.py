@@ -34,7 +34,7 @@ def images(folder: Path, classes: dict[str, int], *, same: bool = False, size: i
     for number, (name, many) in enumerate(classes.items(), first):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for index in range(many):
-            draw = np.random.default_rng(0 if same else 100 * number + index)
+            draw = np.random.default_rng(0 if same else 1000 * number + index)
             pixels = draw.integers(0, 255, (size, size, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{index}.png")
     return folder

@@ -29,12 +29,6 @@ def read_card(file: Path) -> dict[str, Any]:
     return card
 
 
-def of_backbone(file: Path) -> str | None:
-    """The backbone that weights of a run belong to; None where an older version wrote them."""
-    with safe_open(file, framework="numpy") as opened:
-        return (opened.metadata() or {}).get("of_backbone")
-
-
 def _is_complete(card: dict[str, Any]) -> bool:
     """Whether a card has all that a backbone is built from, of the right kinds."""
     if not card.keys() >= NEEDED or not isinstance(card["backbone"], str):

@@ -15,7 +15,7 @@ from lewel.data.views.loader import TwoViews
 from lewel.errors import UserError, state_of
 from lewel.evaluate.maps import map_note, maps_and_features, readable_size
 from lewel.files import user_path
-from lewel.interop.lookup import of_backbone, read_card
+from lewel.interop.lookup import read_card
 from lewel.interop.weights import fill, read_weights
 from lewel.nn.backbone import MEAN, STD
 from lewel.nn.heads import Encoder
@@ -74,7 +74,7 @@ def refuse_mixed(folder: RunFolder) -> None:
                 f"{folder.backbone} and {folder.heads.name} are of different runs ({key} is {one} "
                 f"and {other}): restore one of them."
             )
-    one, other = of_backbone(folder.backbone), of_backbone(folder.heads)
+    one, other = (card.get("of_backbone") for card in cards)  # older versions have none
     if one and other and one != other:
         raise UserError(
             f"{folder.backbone} and {folder.heads.name} were not trained together: restore one of "

@@ -78,7 +78,8 @@ class RunFolder:
 
         `only` these files, where it is given.
         """
-        about = {"lewel": json.dumps(card), "of_backbone": digest_of(backbone)}
+        card = {**card, "of_backbone": digest_of(backbone)}
+        about = {"lewel": json.dumps(card)}
         for path, module in ((self.backbone, backbone), (self.heads, head)):
             if only is None or path in only:
                 write_weights(path, module, about)
