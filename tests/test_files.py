@@ -260,7 +260,8 @@ def test_reproduce_needs_a_folder_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["reproduce", "table5", "--slurm", "--out", str(tmp_path)]
-    for foreign in ("minutes/thesis.md", "minutes/pages/index.html", "minutes/slurm/array.sbatch"):
+    inside = ("thesis.md", "pages/index.html", "slurm/array.sbatch")
+    for foreign in ("photo.jpg", *(f"minutes/{one}" for one in inside)):
         (tmp_path / foreign).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / foreign).write_text("mine")
         assert run(words) == 2

@@ -45,7 +45,11 @@ class Setup:
         known |= {"plan.json"} if self.own is not None else set()
         script = self.out / "slurm" / "array.sbatch"
         foreign = script.exists() and b"lewel-reproduce" not in script.read_bytes()
-        if found - {"backbones", "slurm", *known} or foreign:
+        beside = set[str]()
+        if self.own is None and self.out.parent.exists():  # a folder for each scale, and no others
+            names = {path.name for path in self.out.parent.iterdir()}
+            beside = names - {self.out.name, "paper", "small", "minutes"}
+        if beside or found - {"backbones", "slurm", *known} or foreign:
             out = self.out.parent if self.own is None else self.out
             raise UserError(f"--out {out} holds other files: choose another --out.")
 

@@ -10,6 +10,8 @@ from lewel.ops.ranks import from_rank_0, gather_objects, rank
 from lewel.train.checkpoint import Checkpoints, State
 from lewel.train.run_folder import RunFolder
 
+SHOWN = 8  # differences of two runs in a message
+
 
 def load_on_all_ranks(
     checkpoints: Checkpoints, device: torch.device, report: Callable[[str], None]
@@ -50,7 +52,8 @@ def refuse_other_data(folder: RunFolder, before: dict[str, Any], now: dict[str, 
 def refuse_another_run(folder: RunFolder, different: list[str]) -> None:
     """A run folder resumes only with the same configuration."""
     if different:
+        more = f"; and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         raise UserError(
-            f"{folder.path} holds another run ({'; '.join(different)}): "
+            f"{folder.path} holds another run ({'; '.join(different[:SHOWN])}{more}): "
             "choose another --out, or use the same settings to resume it."
         )
