@@ -1,7 +1,9 @@
 """Data that is not what the user meant: splits, classes, labels, results of other data."""
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,12 @@ EVALUATIONS = (
     KNN,
     f"linear {{run}} --data given --out new {TRAINED}",
     f"finetune {{run}} --data given --out new --labels 50% {TRAINED}",
+)
+SPLIT_NAMES = (
+    ("training", "validation"),
+    ("train2017", "val2017"),
+    ("seg_train", "seg_test"),
+    ("cat/train", "cat/val"),
 )
 TRAIN = f"pretrain given --out new {LEWEL} --epochs 1"
 
@@ -57,6 +65,24 @@ def _val_of_text(place: Path) -> None:
 def _val_is_train(place: Path) -> None:
     labelled(place / "given" / "train", 16)
     (place / "given" / "val").symlink_to("train")
+
+
+def _val_of_links(place: Path) -> None:
+    labelled(place / "given" / "train", 16)
+    for path in list((place / "given" / "train").rglob("*.jpg")):
+        link = place / "given" / "val" / path.parent.name / f"linked-{path.name}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+
+
+def _val_of_copies(place: Path) -> None:
+    labelled(place / "given" / "train", 16)
+    shutil.copytree(place / "given" / "train", place / "given" / "val")
+
+
+def _named(place: Path, one: str, other: str) -> None:
+    labelled(place / "given" / one, 16)
+    labelled(place / "given" / other, 16)
 
 
 def _few(place: Path) -> None:
@@ -177,6 +203,13 @@ def cases() -> list[Case]:
         "a class more in val": splits(("cat", "dog"), ("cat", "dog", "owl")),
         "a class less in val": splits(("cat", "dog", "owl"), ("cat", "dog")),
         "val is a link to train": _val_is_train,
+        "a val of links to train's images": _val_of_links,
+        "a val of copies of train's images": _val_of_copies,
+        "train and Train": lambda place: _named(place, "train", "Train"),
+        **{
+            f"splits called {one} and {other}": partial(_named, one=one, other=other)
+            for one, other in SPLIT_NAMES
+        },
     }.items():
         found += [case("refused", line, why, prepare=prepare) for line in EVALUATIONS]
     for why, prepare in {
@@ -222,6 +255,15 @@ def cases() -> list[Case]:
             KNN.replace("given", "given.csv"),
             "a CSV of a header",
             prepare=csv("path,label\n"),
+        ),
+        *(
+            case("refused", line.replace("given", "given.csv"), why, prepare=csv(text))
+            for line in EVALUATIONS
+            for why, text in {
+                "two columns of labels": "path,label,label\nplain/000.jpg,a,b\n",
+                "labels of two spellings": "path,label\nplain/000.jpg,a\nplain/001.jpg,A\n",
+                "a missing value for a label": "path,label\nplain/000.jpg,a\nplain/001.jpg,nan\n",
+            }.items()
         ),
         case(
             "refused",
