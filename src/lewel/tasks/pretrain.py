@@ -33,7 +33,7 @@ from lewel.tasks.outcome import Pretrained
 from lewel.tasks.pretrain_parts import Parts, introduction, memory_explained, open_configured
 from lewel.tasks.run_files import describe, draw_views, restore_files, write_config
 from lewel.train.checkpoint import Checkpoints
-from lewel.train.devices import Placement, chosen_precision, placement, set_arithmetic
+from lewel.train.devices import HALF, Placement, chosen_precision, placement, set_arithmetic
 from lewel.train.display import Display
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch
@@ -70,8 +70,8 @@ def _pretrain(
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     refuse_within(path, config.data)
     given, config = config, with_precision(config, fabric.device, path)
-    if chosen_precision(given.precision, given.accelerator) != config.precision:
-        fabric = build_fabric(config, place)  # `auto` of a run that has its own
+    if given.precision == "auto" and config.precision in HALF:  # the run's own
+        fabric = build_fabric(config, place)
         if place.ranks == 1 or place.starter != "lewel":
             fabric.launch()  # the processes have met already
     if path.is_symlink() and not path.exists():

@@ -373,6 +373,14 @@ def test_a_list_of_folders_and_a_csv_by_another_name_are_named(tmp_path):
     assert "a name that ends in .csv" in error_of(tmp_path / "list.txt")
 
 
+def test_labels_that_are_alike_but_not_equal_are_classes(tmp_path):
+    fill(tmp_path, *many("cat", 4))
+    labels = ("12345678", "12345679", "1.5", "1.50001")
+    rows = "".join(f"cat/00{i}.jpg,{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "pets.csv").write_text(f"path,label\n{rows}")
+    assert open_at(tmp_path / "pets.csv").unlabelled.classes == tuple(sorted(labels))
+
+
 def test_columns_that_are_not_used_are_named(tmp_path):
     fill(tmp_path, *many("cat", 5))
     rows = "".join(f"cat/00{i}.jpg,cat,val\n" for i in range(5))

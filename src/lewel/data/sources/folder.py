@@ -3,6 +3,7 @@
 import filecmp
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -20,6 +21,7 @@ from lewel.errors import UserError
 _SPLIT: Final = re.compile(
     r"(^|[^a-z])(train(ing)?|val(id(ation)?)?|test(ing)?|dev|eval)([^a-z]|$)"
 )
+_SPLIT_BELOW: Final = re.compile(rf"[^/]+/({'|'.join((TRAIN, *VALIDATION_SPLITS))})/[^/]+$", re.I)
 COMPARED: Final = 1000  # images of val/ that are looked for in train/
 EXPECTED: Final = ".jpg, .png, .webp, .avif, .bmp, .tif or .gif"
 
@@ -166,10 +168,11 @@ def split_folders(source: Source) -> list[str]:
     named = [one for one in source.classes if _SPLIT.search(one.lower())]
     if any("train" in one.lower() for one in named) and len(named) == len(source.classes):
         return list(named)
-    firsts = np.unique(source.labels, return_index=True)[1]
-    below = [source.describe(int(first)).split("/")[1:-1] for first in firsts]
-    if all(len(one) == 1 and one[0].lower() in (TRAIN, *VALIDATION_SPLITS) for one in below):
-        return [f"{source.classes[0]}/{below[0][0]}"]
+    # Paths are sorted, and so are labels: no pass over millions of them, which may be in a file.
+    firsts = (bisect_left(source.labels, label) for label in range(len(source.classes)))
+    paths = (source.describe(min(first, len(source) - 1)) for first in firsts)
+    if all(_SPLIT_BELOW.match(path) for path in paths):
+        return [os.path.dirname(source.describe(0))]
     return []
 
 

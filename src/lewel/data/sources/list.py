@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -85,10 +86,7 @@ def _refuse_spellings(path: str, names: set[str]) -> None:
     for label in sorted(names):
         if label.lower() == "nan":
             raise UserError(f"{path} has the label {label}, a missing value: label these images.")
-        try:
-            plain = f"{float(label):g}"
-        except ValueError:
-            plain = label.casefold()
+        plain = re.sub(r"^(\d+)\.0*$", r"\1", label.casefold())  # pandas writes 1 as 1.0
         other = known.setdefault(plain, label)
         if other != label:
             raise UserError(f"{path} has the labels {other} and {label}: spell a class in one way.")
