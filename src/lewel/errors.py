@@ -97,13 +97,9 @@ def too_many_files(error: BaseException) -> bool:
 def system_message(error: OSError) -> str:
     """The message of an operating system error, for example a full disk or a missing folder."""
     if error.errno in (errno.EEXIST, errno.ENOTDIR) and (path := error.filename):
-        wrong = next((one for one in (path, *_parents(path)) if os.path.isfile(one)), None)
+        wrong = next((one for one in (Path(path), *Path(path).parents) if one.is_file()), None)
         if wrong is not None:
-            below = "" if wrong == str(path) else f" (for {path})"
+            below = "" if wrong == Path(path) else f" (for {path})"
             return f"{wrong} is a file, expected a folder{below}: choose another place."
     fix = ": raise the limit by `ulimit -n 4096`" if too_many_files(error) else ""
     return f"{error.filename or 'The system'}: {error.strerror or error}{fix}."
-
-
-def _parents(path: str | os.PathLike[str]) -> list[str]:
-    return [str(one) for one in Path(path).parents]

@@ -1,10 +1,13 @@
 """Atomic writes, and which files lewel wrote itself: these may be replaced, others are not."""
 
+import errno
+import fcntl
 import os
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 from lewel.errors import UserError
 
@@ -59,6 +62,20 @@ def write_atomically(path: Path, write: Callable[[Path], object], private: bool 
         os.fsync(folder)  # the rename itself must survive a power cut
     finally:
         os.close(folder)
+
+
+def lock(file: IO[Any], busy: str) -> str | None:
+    """Lock an open file for this process; raises UserError(busy) where another one holds it.
+
+    Returns the reason where the file system has no locks, as some network file systems.
+    """
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers don't hold it
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise UserError(busy) from None
+        return error.strerror or type(error).__name__
+    return None
 
 
 def mark(command: str) -> str:

@@ -135,18 +135,6 @@ def test_a_result_that_cannot_be_written_is_not_computed(
     assert "cannot be written (permission denied): choose another" in capsys.readouterr().err
 
 
-def test_copies_of_training_images_are_noticed_by_their_features() -> None:
-    from lewel.tasks.knn import share_of_copies
-
-    torch.manual_seed(0)
-    bank, other = torch.rand(200, 8) + 5, torch.rand(50, 8) + 5
-    assert share_of_copies(bank, other) == 0.0
-    copies = bank[:100] * (1 + 1e-6 * torch.randn(100, 8))
-    assert share_of_copies(bank, copies) == 1.0
-    assert share_of_copies(bank, torch.cat([copies, other])) == pytest.approx(2 / 3, abs=0.02)
-    assert share_of_copies(torch.ones(20, 8), torch.ones(5, 8)) == 0.0  # a collapsed backbone
-
-
 def test_embed_resumes_and_refuses_parts_of_other_settings(
     trained: Path,
     tmp_path: Path,

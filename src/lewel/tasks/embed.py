@@ -1,7 +1,6 @@
 """`lewel embed`: features of every image of a data set, written to a file for other tools."""
 
 import errno
-import fcntl
 import os
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from lewel.data.workers import workers_explained
 from lewel.errors import RunError, UserError
 from lewel.evaluate.features import Extractor, refuse_not_finite
 from lewel.evaluate.results import fingerprint
-from lewel.files import mark, refuse_foreign, write_atomically, write_marked
+from lewel.files import lock, mark, refuse_foreign, write_atomically, write_marked
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.interop.lookup import weights_file
 from lewel.progress import Bar, plain_console, show
@@ -134,17 +133,11 @@ def _claimed(parts: Path, settings: str) -> Iterator[None]:
         others = {path.name for path in parts.iterdir()} - {LOCK}
         if not claimed.exists() and others:
             raise UserError(f"{parts} holds other files: use another --out.")
-        lock = (parts / LOCK).open("a")
+        held = (parts / LOCK).open("a")
     except OSError as error:
         raise UserError(f"{parts} cannot be written: {error.strerror}.") from None
-    with lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise UserError(
-                    f"Another process is writing {parts}: wait for it, or use another --out."
-                ) from None
+    with held:
+        lock(held, f"Another process is writing {parts}: wait for it, or use another --out.")
         if claimed.exists() and claimed.read_text() != settings:
             raise UserError(
                 f"{parts} holds parts of other features, of a command that was stopped: remove it, "

@@ -4,20 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from torch import Tensor
 
 from lewel.config.evaluate import KnnConfig
-from lewel.evaluate.knn import knn_best
+from lewel.evaluate.knn import fraction_of_copies, knn_best
 from lewel.evaluate.scores import accuracy_of_best
 from lewel.ops.ranks import on_rank_0, rank
 from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
-COPIES = 0.2  # share of the validation images that may look like copies
-COMPARED, MOST = 500, 50_000  # queries that are compared, and rows of the bank
+COPIES = 0.2  # fraction of the validation images that may look like copies
 USUAL = 20  # neighbours, as in the probe of a run
 
 
@@ -38,7 +35,7 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
             f"--neighbours {larger[0]} is more than the {size:,} labelled images: "
             f"the accuracy is for k = {', '.join(map(str, ks))}.",
         )
-    if rank() == 0 and (many := share_of_copies(bank, queries)) > COPIES:
+    if rank() == 0 and (many := fraction_of_copies(bank, queries)) > COPIES:
         show(
             run.console,
             f"Warning: {many:.0%} of the validation images that were compared have the features of "
@@ -55,23 +52,6 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
     chosen = USUAL if USUAL in ks else ks[0]
     sweep = {str(k): one["top1"] for k, one in zip(ks, by_k, strict=True)}
     return {"k": chosen, "sweep": sweep, "bank": size, **by_k[ks.index(chosen)]}
-
-
-@torch.no_grad()
-def share_of_copies(bank: Tensor, queries: Tensor) -> float:
-    """The share of some queries (Q, C) that are rows of the bank (M, C), up to rounding.
-
-    0 where the bank is large, or where all features are alike.
-    """
-    if len(bank) > MOST:
-        return 0.0
-    some = queries[:: -(-len(queries) // COMPARED)]
-    centre = bank.mean(0)
-    size = (some - centre).norm(dim=1).mean()
-    if size <= 1e-3 * centre.norm():
-        return 0.0
-    nearest = torch.cdist(some - centre, bank - centre).amin(1)
-    return float((nearest < 2e-3 * size).double().mean())
 
 
 def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:

@@ -1,7 +1,5 @@
 """The run folder: its files, and a lock against a second process."""
 
-import errno
-import fcntl
 import hashlib
 import json
 from collections.abc import Container
@@ -14,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lewel.errors import RunError, UserError
-from lewel.files import PARTIAL, write_atomically
+from lewel.files import PARTIAL, lock, write_atomically
 
 
 class RunFolder:
@@ -47,16 +45,9 @@ class RunFolder:
             self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
         except OSError as error:
             raise UserError(f"--out {self.path} cannot be written: {error.strerror}.") from None
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers don't hold it
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise UserError(
-                    f"Another process is training in {self.path}: wait for it, or choose another "
-                    "--out."
-                ) from None
-            # Some network file systems have no locks: train all the same.
-            print(f"{self.path} cannot be locked ({error.strerror}): start only one run in it.")
+        busy = f"Another process is training in {self.path}: wait for it, or choose another --out."
+        if (why := lock(self._lock, busy)) is not None:  # train all the same
+            print(f"{self.path} cannot be locked ({why}): start only one run in it.")
         else:
             for partial in self.path.rglob(f"*{PARTIAL}"):  # left by a kill
                 partial.unlink()

@@ -1,5 +1,6 @@
 """Packing from a URL and to a URL: the same bytes as from and into a folder."""
 
+import errno
 import functools
 import http.server
 import io
@@ -245,6 +246,19 @@ def test_only_files_of_packing_are_replaced(photos: Path, tmp_path: Path) -> Non
     ours.write_text("a packing that was killed")
     assert pack(photos, out, *FLAGS) == 0
     assert mine.exists() and not ours.exists()
+
+
+def test_a_file_system_without_locks_is_no_other_process(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some Lustre and NFS: packing begins, and resumes."""
+
+    def no_locks(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    for _ in range(2):
+        assert pack(photos, tmp_path / "out", *FLAGS) == 0
 
 
 def test_annotations_at_a_url_are_refused(

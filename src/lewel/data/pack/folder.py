@@ -1,7 +1,6 @@
 """A folder that shards are packed into: locked, and with one set of settings."""
 
 import errno
-import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any, Final, Protocol
 from lewel.data.pack.format import MANIFEST
 from lewel.data.pack.stores import Folder, Store
 from lewel.errors import RunError, UserError
-from lewel.files import PARTIAL, write_atomically
+from lewel.files import PARTIAL, lock, write_atomically
 
 RECORDS: Final = "records"  # the folder of these; lies there before the manifest, empty
 Record = dict[str, Any]  # of a finished shard, in records/
@@ -60,18 +59,14 @@ class FolderTarget:
             refuse_other_settings(self.shown, path.read_bytes(), manifest)
         try:
             (out / RECORDS).mkdir(parents=True, exist_ok=True)
-            lock = open(out / ".lock", "a")  # noqa: SIM115 (closed below)
+            held = open(out / ".lock", "a")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise UserError(f"{out} cannot be written: {error.strerror}.") from None
-        with lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(
-                    f"Another process is packing into {out}: wait until it has finished."
-                ) from None
-            for partial in out.rglob(f"*{PARTIAL}"):  # left by a killed process; we hold the lock
-                partial.unlink()
+        with held:
+            busy = f"Another process is packing into {out}: wait until it has finished."
+            if lock(held, busy) is None:
+                for partial in out.rglob(f"*{PARTIAL}"):  # left by a killed process
+                    partial.unlink()
             if path.exists():
                 refuse_other_settings(self.shown, path.read_bytes(), manifest)
             write_text(self, MANIFEST, json.dumps(manifest, indent=1))

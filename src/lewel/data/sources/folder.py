@@ -75,11 +75,11 @@ def note_on_shared(val: Files, train: str) -> list[str]:
 def _is_shared(root: str, path: str, train: str) -> bool:
     """Whether an image, split/class/name, is a link into train/, or a copy of train/class/name."""
     full, twin = os.path.join(root, path), os.path.join(train, path.partition("/")[2])
-    real = os.path.realpath(full)
-    if os.path.islink(full) and real.startswith(os.path.realpath(train) + os.sep):
+    inside = os.path.realpath(train) + os.sep
+    if os.path.islink(full) and os.path.realpath(full).startswith(inside):
         return True
-    same = os.path.isfile(twin) and os.path.isfile(real) and os.path.getsize(real) > 0
-    return same and filecmp.cmp(real, twin, shallow=False)
+    same = os.path.isfile(twin) and os.path.getsize(full) > 0
+    return same and filecmp.cmp(full, twin, shallow=False)
 
 
 class Foldered(Source, Protocol):
