@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from lewel.errors import UserError
 from lewel.evaluate.scores import accuracy, bootstrap
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.tasks.evaluator import labelled
+from tests.cli.making import images
 from tests.conftest import randomise_statistics
 from tests.running import tiny_run
 
@@ -123,6 +125,20 @@ def test_two_processes_do_not_embed_into_one_file(
         os.close(writing)
     assert run([*words, "--out", str(out)]) == 2
     assert "remove it" in capsys.readouterr().err
+
+
+def test_copies_by_other_names_are_a_warning_also_of_a_cached_result(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = images(tmp_path / "data" / "train", {"a": 20, "b": 20}).parent
+    for path in list((data / "train").rglob("*.png")):
+        copy = data / "val" / path.parent.name / f"copy-{path.name}"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    words = ["knn", str(trained), "--data", str(data), "--workers", "0", "--accelerator", "cpu"]
+    for _ in range(2):
+        assert run([*words, "--out", str(tmp_path / "out")]) == 0
+        assert "Warning: 100% of the validation images" in capsys.readouterr().out
 
 
 def test_a_result_that_cannot_be_written_is_not_computed(
@@ -267,9 +283,9 @@ def test_our_checkpoints_contain_their_stem(trained: Path) -> None:
 
 
 def folder_of(path: Path, classes: dict[str, int]) -> Path:
-    for name, images in classes.items():
+    for name, many in classes.items():
         (path / name).mkdir(parents=True)
-        for index in range(images):
+        for index in range(many):
             pixels = np.random.default_rng(index).integers(0, 255, (20, 20, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path / name / f"{index}.png")
     return path

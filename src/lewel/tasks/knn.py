@@ -10,7 +10,7 @@ from lewel.config.evaluate import KnnConfig
 from lewel.evaluate.knn import fraction_of_copies, knn_best
 from lewel.evaluate.scores import accuracy_of_best
 from lewel.ops.ranks import on_rank_0, rank
-from lewel.progress import show
+from lewel.progress import rank_from_outside, show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
@@ -35,28 +35,30 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
             f"--neighbours {larger[0]} is more than the {size:,} labelled images: "
             f"the accuracy is for k = {', '.join(map(str, ks))}.",
         )
-    if rank() == 0 and (many := fraction_of_copies(bank, queries)) > COPIES:
-        show(
-            run.console,
-            f"Warning: {many:.0%} of the validation images that were compared have the features of "
-            "a training image. Are they copies? Then the accuracy means nothing.",
-        )
     settings = {"temperature": config.temperature, "classes": len(classes)}
     settings["streamed"] = run.extractor.room is not None and run.extractor.room.elsewhere
 
-    def work(beat: Callable[[], None]) -> list[dict[str, Any]]:
+    def work(beat: Callable[[], None]) -> tuple[float, list[dict[str, Any]]]:
+        copies = fraction_of_copies(bank, queries)  # knn_best normalises the bank in place
         found = knn_best(bank, labels, queries, ks, beat=beat, **settings)  # type: ignore[arg-type]
-        return [accuracy_of_best(best, truth, classes) for best in found]
+        return copies, [accuracy_of_best(best, truth, classes) for best in found]
 
-    by_k = on_rank_0(work, run.fabric.device)
+    copies, by_k = on_rank_0(work, run.fabric.device)
     chosen = USUAL if USUAL in ks else ks[0]
     sweep = {str(k): one["top1"] for k, one in zip(ks, by_k, strict=True)}
-    return {"k": chosen, "sweep": sweep, "bank": size, **by_k[ks.index(chosen)]}
+    about = {"k": chosen, "sweep": sweep, "bank": size, "copies": round(copies, 4)}
+    return {**about, **by_k[ks.index(chosen)]}
 
 
 def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:
     """The accuracy of a backbone, cached or computed now."""
     result, file = KNN.evaluate(backbone, config, out, console)
+    if result.get("copies", 0.0) > COPIES and rank_from_outside() == 0:  # cached, too
+        show(
+            console,
+            f"Warning: {result['copies']:.0%} of the validation images that were compared have the "
+            "features of a training image. Are they copies? Then the accuracy means nothing.",
+        )
     return Accuracy(file, result)
 
 
