@@ -85,34 +85,34 @@ class _GroupedBatchNorm(torch.autograd.Function):
     ) -> Tensor:
         out = torch.empty_like(tokens)
         wide = tokens.dtype if weight is None else weight.dtype  # of statistics, under autocast too
-        means, scales = tokens.new_empty(2, groups, tokens.shape[1], dtype=wide).unbind()
-        known = [(None, None)] * groups if rows is None else zip(*rows, strict=True)
-        parts = zip(tokens.chunk(groups), out.chunk(groups), known, means, scales, strict=True)
-        for part, normalised, (mean, variance), *saved in parts:
-            arguments = (part, weight, bias, mean, variance, True, momentum, eps)
-            torch.native_batch_norm(*arguments, out=(normalised, *saved))
-        ctx.save_for_backward(tokens, weight, means, scales)
+        saved = tokens.new_empty(2, groups, tokens.shape[1], dtype=wide)
+        known = ((None,) * groups,) * 2 if rows is None else (one.unbind() for one in rows)
+        batches = (one.chunk(groups) for one in (tokens, out))
+        parts = zip(*known, *batches, *map(Tensor.unbind, saved), strict=True)
+        for mean, variance, part, *outputs in parts:
+            torch.native_batch_norm(
+                part, weight, bias, mean, variance, True, momentum, eps, out=outputs
+            )
+        ctx.save_for_backward(tokens, weight, saved)
         ctx.eps, ctx.wanted = eps, [True, weight is not None, bias is not None]
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        tokens, weight, means, scales = ctx.saved_tensors
-        for_tokens = torch.empty_like(tokens)
-        sums: list[list[Tensor]] = []
-        groups = len(means)
-        parts = zip(
-            *(one.chunk(groups) for one in (slope, tokens, for_tokens)), means, scales, strict=True
-        )
+        tokens, weight, saved = ctx.saved_tensors
+        groups = saved.shape[1]
+        for_tokens, sums = torch.empty_like(tokens), []
+        batches = (one.chunk(groups) for one in (slope, tokens, for_tokens))
+        parts = zip(*batches, *map(Tensor.unbind, saved), strict=True)
         for above, part, below, mean, scale in parts:
             found, *others = torch.ops.aten.native_batch_norm_backward(
                 above, part, weight, None, None, mean, scale, True, ctx.eps, ctx.wanted
             )
-            below.copy_(found)
+            below.copy_(found)  # at once: all groups' gradients beside it would be a copy more
             sums.append(others)
         for_weight, for_bias = (
-            torch.stack(parts).sum(0) if wanted else None
-            for parts, wanted in zip(zip(*sums, strict=True), ctx.wanted[1:], strict=True)
+            torch.stack(rows).sum(0) if wanted else None
+            for rows, wanted in zip(zip(*sums, strict=True), ctx.wanted[1:], strict=True)
         )
         return for_tokens, for_weight, for_bias, None, None, None, None
