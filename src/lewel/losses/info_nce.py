@@ -1,9 +1,15 @@
 """InfoNCE, the contrastive loss of MoCo v2 and LEWEL_M."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lewel.ops.precision import precise
+
+_PART = {"cpu": 1 << 19}  # similarities of a chunk: 2 MB in float32 stay in a CPU's cache
+_LARGE_PART = 1 << 24
 
 
 def similarities(query: Tensor, key: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,11 +25,56 @@ def info_nce(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
     of -inf is ignored. Eq. 4's denominator is read as the usual sum of exponentials. Float32
     under autocast.
     """
-    return info_nce_rows(positive, negative, temperature).mean()
-
-
-def info_nce_rows(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
-    """The same for each row, (M,)."""
     with torch.autocast(positive.device.type, enabled=False):
         candidates = torch.cat([precise(positive)[:, None], precise(negative)], 1) / temperature
-        return candidates.logsumexp(1) - candidates[:, 0]  # Eq. 4
+        return (candidates.logsumexp(1) - candidates[:, 0]).mean()  # Eq. 4
+
+
+def info_nce_rows(
+    query: Tensor, key: Tensor, others: Tensor, temperature: float, own: int | None = None
+) -> Tensor:
+    """`info_nce` of each of many queries, without a matrix of all similarities in memory.
+
+    Unit queries (B, K, D) and keys (B, K, D) of B images, others (N, L, D) of N images -> (B, K).
+    The negatives are all N L others; with `own`, those of the query's own image, number own + b of
+    the others, are left out. No gradient reaches keys and others. Float32 under autocast.
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        tensors = (precise(one) for one in (query, key.detach(), others.detach()))
+        rows: Tensor = _InfoNCERows.apply(*tensors, temperature, own)
+        return rows
+
+
+class _InfoNCERows(torch.autograd.Function):
+    """In chunks of images. The gradient of a row comes from its softmax, so it is kept at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, others: Tensor, temperature: float, own: int | None
+    ) -> Tensor:
+        rows, slopes = query.new_empty(query.shape[:2]), torch.empty_like(query)
+        flat = others.flatten(0, 1)
+        part = _PART.get(query.device.type, _LARGE_PART)
+        images = max(1, part // max(1, query.shape[1] * len(flat)))
+        for first in range(0, len(query), images):
+            chunk = slice(first, first + images)
+            scaled, positives = query[chunk].flatten(0, 1) / temperature, key[chunk].flatten(0, 1)
+            positive, negative = (scaled * positives).sum(1), scaled @ flat.T
+            if own is not None:
+                pairs = negative.view(-1, query.shape[1], *others.shape[:2])  # (b, K, N, L)
+                pairs.diagonal(own + first, 0, 2).fill_(-torch.inf)
+            peak = torch.maximum(negative.amax(1), positive)
+            weights, weight = negative.sub_(peak[:, None]).exp_(), (positive - peak).exp_()
+            total = weights.sum(1) + weight
+            rows[chunk] = (total.log() + peak - positive).view_as(rows[chunk])
+            if ctx.needs_input_grad[0]:
+                slope = (weights @ flat).addcmul_(positives, (weight - total)[:, None])
+                slopes[chunk] = (slope / (temperature * total)[:, None]).view_as(slopes[chunk])
+        ctx.save_for_backward(slopes)
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        (slopes,) = ctx.saved_tensors
+        return slopes * above[..., None], None, None, None, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lewel.errors import UserError
-from lewel.losses.info_nce import info_nce
+from lewel.losses.info_nce import info_nce, info_nce_rows
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.dense_heads import DenseHead
@@ -80,10 +80,9 @@ class DenseCL(Method):
         """L_r: location i of the query against location c_i of the key, and the dense queue."""
         assert view.aligned is not None and target.aligned is not None
         matched = most_similar(view.features[0], target.features[0])  # c_i
-        query = unit(view.aligned).flatten(0, 1)
-        key = at_locations(unit(target.aligned), matched).flatten(0, 1)
-        similarities = self.dense_queue.similarities(query, key)
-        return info_nce(*similarities, self.temperature)  # L_r
+        query, key = unit(view.aligned), at_locations(unit(target.aligned), matched)
+        others = self.dense_queue.keys[None]
+        return info_nce_rows(query, key, others, self.temperature).mean()  # L_r
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

@@ -1,9 +1,8 @@
 """LEWEL_M: MoCo v2 that learns where to learn. One page, in the order of the paper's section 3."""
 
-import torch
 from torch import Tensor
 
-from lewel.losses.info_nce import info_nce
+from lewel.losses.info_nce import info_nce, info_nce_rows
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
@@ -12,7 +11,7 @@ from lewel.nn.norm import shuffle_bn_teacher
 from lewel.nn.queue import ContrastSpec, make_negatives
 from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.precision import unit
-from lewel.ops.ranks import gather, own_rows
+from lewel.ops.ranks import gather, rank
 
 
 class LewelM(Method):
@@ -78,12 +77,7 @@ class LewelM(Method):
         assert view.aligned is not None and target.aligned is not None
         query, key = unit(view.aligned), unit(target.aligned)
         others = gather(key)  # (R B, d/h, c), those of all ranks
-        with torch.autocast(query.device.type, enabled=False):
-            positive = (query * key).sum(-1)  # (B, d/h)
-            similarity = torch.einsum("ikc,jlc->ikjl", query, others)  # every pair of embeddings
-        same_image = own_rows(len(others), query.device)[:, None, :, None]
-        negative = similarity.masked_fill(same_image, -torch.inf)
-        return info_nce(positive.flatten(), negative.flatten(2).flatten(0, 1), self.temperature)
+        return info_nce_rows(query, key, others, self.temperature, rank() * len(query)).mean()
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

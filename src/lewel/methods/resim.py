@@ -9,10 +9,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lewel.errors import UserError
-from lewel.losses.info_nce import info_nce, info_nce_rows, similarities
+from lewel.losses.info_nce import info_nce, info_nce_rows
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone, ResNetBackbone
 from lewel.nn.dense_heads import Levels, RegionHead, StagedEncoder
@@ -23,8 +22,6 @@ from lewel.nn.teacher import MOCO, TeacherSpec
 from lewel.ops.precision import unit
 from lewel.ops.ranks import gather, ranks, sum_over_ranks
 from lewel.ops.windows import WINDOWS, averaged_windows, in_other_view, region_features, slide
-
-CHUNK = 256  # windows at a time
 
 
 class ReSim(Method):
@@ -103,19 +100,12 @@ class ReSim(Method):
         """
         windows = slide(window, stride, queries.device)
         regions, inside = in_other_view(windows, *places)
-        query = unit(region_features(queries, windows.expand_as(regions))).flatten(0, 1)
-        key = unit(region_features(keys, regions)).flatten(0, 1)
-        others = gather(unit(averaged_windows(keys, window, stride))).flatten(0, 1)
-        # In chunks, computed again in the backward pass: B^2 similarities of all windows are many.
-        chunks = zip(torch.split(query, CHUNK), torch.split(key, CHUNK), strict=True)
-        rows = [checkpoint(self.rows, *one, others, use_reentrant=False) for one in chunks]
-        losses = torch.cat(rows) * inside.flatten()
+        query = unit(region_features(queries, windows.expand_as(regions)))  # (B, W, C)
+        key = unit(region_features(keys, regions))
+        others = gather(unit(averaged_windows(keys, window, stride)))
+        losses = info_nce_rows(query, key, others, self.temperature) * inside
         count = sum_over_ranks(inside.sum()).clamp_min(1)
         return losses.sum() * ranks() / count  # the gradient is averaged over ranks
-
-    def rows(self, query: Tensor, key: Tensor, others: Tensor) -> Tensor:
-        """InfoNCE of windows (M, C) and their keys (M, C) against others (K, C): (M,)."""
-        return info_nce_rows(*similarities(query, key, others), self.temperature)
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

@@ -4,7 +4,6 @@ import copy
 import math
 import time
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -150,11 +149,13 @@ def largest_batch(
         return 0
     if needed(last) <= available:
         return batches[last]
-    # Bytes are a convex function of the batch (lewel_m's negatives grow quadratically): the chord
-    # lies above them and its continuation below, so few sizes are left to try.
-    fits = crossing(0, last)
-    bound = min(last, crossing(0, fits) + 1) if fits else last
-    return batches[bisect_right(range(last), available, fits + 1, bound, key=needed) - 1]
+    fits, fails = 0, last
+    while fails - fits > 1:  # bytes are nearly linear in the batch: few sizes have to be tried
+        chord = crossing(fits, fails)
+        for at in (chord, chord + 1, (fits + fails) // 2):
+            if fits < at < fails:
+                fits, fails = (at, fails) if needed(at) <= available else (fits, at)
+    return batches[fits]
 
 
 def estimate_seconds(
