@@ -186,13 +186,13 @@ def impatient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("lewel.data.pack.patience.FIRST_WAIT", 0.02)
     patch.setattr("lewel.data.pack.patience.LONGEST_WAIT", 0.2)
     patch.setattr("lewel.data.pack.patience.SILENT", 0.3)
-    patch.setattr("lewel.data.pack.stores.STALLED", 1.0)
+    patch.setattr("lewel.data.pack.remote.STALLED", 1.0)
 
 
 def without_cache(patch: pytest.MonkeyPatch) -> None:
     """Each process keeps only the last block: nearly every image is a request."""
-    patch.setattr("lewel.data.pack.stores.open_cache", lambda *_: None)
-    patch.setattr("lewel.data.pack.stores.CACHE_BYTES", 1)
+    patch.setattr("lewel.data.pack.remote.open_cache", lambda *_: None)
+    patch.setattr("lewel.data.pack.remote.CACHE_BYTES", 1)
 
 
 def main() -> None:

@@ -61,7 +61,8 @@ def read(place: str, cache: str, workers: int, rank: int, ranks: int, epoch: int
 
 def count_fetched() -> Any:
     """A number of the bytes that this process and its workers fetch from shards."""
-    from lewel.data.pack.stores import Extent, Remote
+    from lewel.data.pack.remote import Remote
+    from lewel.data.pack.stores import Extent
 
     fetched, fetch = multiprocessing.Value("q", 0), Remote.read_range
 

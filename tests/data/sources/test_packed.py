@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lewel.data.pack import stores
+from lewel.data.pack import remote
 from lewel.data.pack.format import INDEX, SAMPLES
 from lewel.data.pack.storage import Storage
 from lewel.data.pack.tables import TABLES
@@ -197,7 +197,7 @@ def test_a_missing_package_or_protocol_is_one_message(monkeypatch: pytest.Monkey
         opened("nonsense://bucket/shards")
     with pytest.raises(UserError, match="has no index of packed data"):
         opened("memory://bucket/nothing")
-    monkeypatch.setattr(stores, "find_spec", lambda name: None)
+    monkeypatch.setattr(remote, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'lewel\[remote\]'"):
         opened("s3://bucket/shards")
 

@@ -19,8 +19,9 @@ from lewel.data.pack.folder import (
     write_text,
 )
 from lewel.data.pack.format import INDEX, MANIFEST
+from lewel.data.pack.remote import Remote
 from lewel.data.pack.storage import Storage
-from lewel.data.pack.stores import Extent, Remote, Store
+from lewel.data.pack.stores import Extent, Store
 from lewel.data.pack.urls import is_url, shown
 from lewel.errors import UserError
 from lewel.files import user_path

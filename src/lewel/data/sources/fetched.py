@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lewel.data.pack.stores import REQUESTS, Extent, Remote, Store
+from lewel.data.pack.remote import Remote
+from lewel.data.pack.stores import REQUESTS, Extent, Store
 from lewel.data.sources.images import UnreadableImage, decode_image
 from lewel.data.sources.names import Names
 from lewel.data.sources.source import Labels

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from lewel.data.pack.format import ANNOTATIONS, INDEX, MANIFEST, TRAIN, UNLABELLED, VAL, read_index
+from lewel.data.pack.remote import Remote
 from lewel.data.pack.storage import Storage
-from lewel.data.pack.stores import Remote, open_store
+from lewel.data.pack.stores import open_store
 from lewel.data.pack.urls import WEB, expanded, is_url, scheme_of, shown, split_query
 from lewel.data.sources.attached import Attached, AttachedAgain, attached_files
 from lewel.data.sources.fetched import Fetched
