@@ -31,7 +31,7 @@ def plain(query: Tensor, key: Tensor, others: Tensor, own: int | None) -> Tensor
 def test_rows_and_gradients_are_those_of_the_plain_loss(
     own: int | None, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PART", {"cpu": part})
+    monkeypatch.setattr(module, "_PART", part)
     query, key = embeddings(3, 2, 5), embeddings(3, 2, 5, seed=1)
     others = embeddings(5, 2, 5, seed=2)
     above = torch.rand(3, 2, dtype=torch.float64)

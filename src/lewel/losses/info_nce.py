@@ -8,8 +8,8 @@ from torch.autograd.function import once_differentiable
 
 from lewel.ops.precision import precise
 
-_PART = {"cpu": 1 << 19}  # similarities of a chunk: 2 MB in float32 stay in a CPU's cache
-_LARGE_PART = 1 << 24
+_PART = 1 << 19  # similarities of a chunk: 2 MB in float32 stay in a CPU's cache
+_LARGE_PART = 1 << 24  # for a GPU
 
 
 def similarities(query: Tensor, key: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,23 +53,16 @@ class _InfoNCERows(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, others: Tensor, temperature: float, own: int | None
     ) -> Tensor:
         rows, slopes = query.new_empty(query.shape[:2]), torch.empty_like(query)
-        flat = others.flatten(0, 1)
-        part = _PART.get(query.device.type, _LARGE_PART)
-        images = max(1, part // max(1, query.shape[1] * len(flat)))
+        # Only real tensors: an estimate of memory by fake ones is faster in few chunks.
+        part = _PART if query.device.type == "cpu" and type(query) is Tensor else _LARGE_PART
+        images = max(1, part // max(1, query.shape[1] * others.shape[:2].numel()))
         for first in range(0, len(query), images):
             chunk = slice(first, first + images)
-            scaled, positives = query[chunk].flatten(0, 1) / temperature, key[chunk].flatten(0, 1)
-            positive, negative = (scaled * positives).sum(1), scaled @ flat.T
-            if own is not None:
-                pairs = negative.view(-1, query.shape[1], *others.shape[:2])  # (b, K, N, L)
-                pairs.diagonal(own + first, 0, 2).fill_(-torch.inf)
-            peak = torch.maximum(negative.amax(1), positive)
-            weights, weight = negative.sub_(peak[:, None]).exp_(), (positive - peak).exp_()
-            total = weights.sum(1) + weight
-            rows[chunk] = (total.log() + peak - positive).view_as(rows[chunk])
+            left_out = None if own is None else own + first
+            found = _softmax_rows(query[chunk], key[chunk], others, temperature, left_out)
+            rows[chunk] = found[0]
             if ctx.needs_input_grad[0]:
-                slope = (weights @ flat).addcmul_(positives, (weight - total)[:, None])
-                slopes[chunk] = (slope / (temperature * total)[:, None]).view_as(slopes[chunk])
+                slopes[chunk] = found[1]
         ctx.save_for_backward(slopes)
         return rows
 
@@ -78,3 +71,25 @@ class _InfoNCERows(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         (slopes,) = ctx.saved_tensors
         return slopes * above[..., None], None, None, None, None
+
+
+def _softmax_rows(
+    query: Tensor, key: Tensor, others: Tensor, temperature: float, own: int | None
+) -> tuple[Tensor, Tensor]:
+    """Losses (B, K) of a chunk, and their gradients with respect to the queries (B, K, D)."""
+    scaled, positives, flat = (
+        query.flatten(0, 1) / temperature,
+        key.flatten(0, 1),
+        others.flatten(0, 1),
+    )
+    positive, negative = (scaled * positives).sum(1), scaled @ flat.T
+    if own is not None:
+        pairs = negative.view(*query.shape[:2], *others.shape[:2])  # (B, K, N, L)
+        pairs.diagonal(own, 0, 2).fill_(-torch.inf)
+    peak = torch.maximum(negative.amax(1), positive)
+    weights, weight = negative.sub_(peak[:, None]).exp_(), (positive - peak).exp_()
+    total = weights.sum(1) + weight
+    rows = total.log() + peak - positive
+    slopes = (weights @ flat).addcmul_(positives, (weight - total)[:, None])
+    slopes = slopes.div_((temperature * total)[:, None])
+    return rows.view(query.shape[:2]), slopes.view_as(query)

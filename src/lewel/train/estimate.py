@@ -150,7 +150,7 @@ def largest_batch(
     if needed(last) <= available:
         return batches[last]
     fits, fails = 0, last
-    while fails - fits > 1:  # bytes are nearly linear in the batch: few sizes have to be tried
+    while fails - fits > 1:  # bytes are mostly near a line: few sizes are tried
         chord = crossing(fits, fails)
         for at in (chord, chord + 1, (fits + fails) // 2):
             if fits < at < fails:
