@@ -57,6 +57,17 @@ def test_what_is_given_stays_and_the_rest_follows_it() -> None:
     assert "contrast.queue" not in made.made  # byol has none
 
 
+def test_the_queue_grows_with_the_training() -> None:
+    """The oldest of its keys is of the last two hundredth; 256 at least, and the paper's at most."""
+    facts = replace(LAPTOP, images=200_000)
+    queues = {
+        epochs: choose(facts, {"method": "moco_v2", "epochs": epochs})["contrast.queue"]
+        for epochs in (1, 4, 50, 1000)
+    }
+    assert queues == {1: 512, 4: 2_048, 50: 32_768, 1000: 65_536}
+    assert choose(replace(LAPTOP, images=300), {"epochs": 1})["contrast.queue"] == 256
+
+
 @pytest.mark.parametrize("images", [0, 1, 49])
 def test_too_few_images_are_refused(images: int) -> None:
     with pytest.raises(UserError, match=f"There are {images} images, too few to learn from"):

@@ -33,10 +33,15 @@ def choose_method(made: Choices) -> None:
         made.pick("teacher.schedule", "constant" if contrastive else "cosine", "the paper's")
     made.pick("teacher.statistics", "ema", "EMAN collapses in short training (measured)")
     if contrastive:
-        queue = min(65_536 if long else 4_096, power_of_two(facts.images))
-        made.pick("contrast.queue", queue, "no longer than the data; short when training is short")
+        made.pick("contrast.queue", queue_for(made), "keys of the last 1/200 of training at most")
         groups = shuffle_groups(made)
         made.pick("contrast.norm_groups", groups, "16 images or more in each group of ShuffleBN")
+
+
+def queue_for(made: Choices) -> int:
+    """Keys, a power of two: in short training old keys of a fast teacher mislead (measured)."""
+    recent = int(made["batch_size"]) * steps_of(made) // 200
+    return min(65_536, power_of_two(max(256, recent)), power_of_two(made.facts.images))
 
 
 def shuffle_groups(made: Choices) -> int:
