@@ -58,7 +58,7 @@ def test_what_is_given_stays_and_the_rest_follows_it() -> None:
 
 
 def test_the_queue_grows_with_the_training() -> None:
-    """The oldest of its keys is of the last two hundredth; 256 at least, and the paper's at most."""
+    """Its keys are of the last two hundredth; 256 at least, and the paper's number at most."""
     facts = replace(LAPTOP, images=200_000)
     queues = {
         epochs: choose(facts, {"method": "moco_v2", "epochs": epochs})["contrast.queue"]

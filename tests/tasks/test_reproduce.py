@@ -180,6 +180,8 @@ def test_a_stopped_queue_resumes_to_the_same_page(
     assert process.returncode == 143, output
     assert "saved: run the same command to resume" in output and "first step" not in output
     assert len(list(backbones.glob("*/knn.done.json"))) < 6
+    assert (out / "minutes" / "pages" / "table1.md").exists()  # with what is done
+    assert "backbones" in json.loads((out / "minutes" / "numbers.json").read_text())
     process = start(out, rows=3)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
@@ -187,6 +189,17 @@ def test_a_stopped_queue_resumes_to_the_same_page(
     mine = (out / "minutes" / "pages" / "table1.md").read_text()
     broken = "| broken | - |\n"
     assert mine == other.read_text().replace(broken, "")
+
+
+def test_evaluations_can_be_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["reproduce", "table5", "figure3a", "--scale", "small", "--out", str(tmp_path / "out")]
+    assert run([*words, "--list", "--skip", "segment"]) == 0
+    output = capsys.readouterr().out
+    assert "linear" in output and "segment" not in output
+    assert run([*words, "--list"]) == 0
+    assert "segment" in capsys.readouterr().out
+    assert run([*words, "--skip", "knn", "--skip", "detect"]) == 2
+    assert "only knn, linear_100, segment" in capsys.readouterr().err
 
 
 def test_a_list_and_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,12 @@ from rich.table import Table
 from lewel.cli.output import command, say, wide
 from lewel.cli.parameters import Flag, Positive
 from lewel.data.workers import cores
-from lewel.errors import RunError, UserError
+from lewel.errors import Interrupted, RunError, UserError
 from lewel.progress import plain_console
 
 if TYPE_CHECKING:
     from lewel.config.reproduce import Experiment
+    from lewel.pages.reproduction import Ordering
     from lewel.tasks.reproduction_plan import Backbone
 
 
@@ -23,6 +24,7 @@ def reproduce(
     scale: Literal["paper", "small", "minutes"] = "minutes",
     seeds: Positive = 3,
     only: str | None = None,
+    skip: tuple[str, ...] = (),
     data_root: Path = Path("data"),
     jobs: Positive | None = None,
     out: Path = Path("runs/reproduce"),
@@ -42,6 +44,8 @@ def reproduce(
         So many seeds, from 0; a higher number adds to what is done.
     only
         Only backbones whose name contains this.
+    skip
+        Leave out an evaluation, such as segment; may be given again.
     data_root
         The folder of the data sets.
     jobs
@@ -55,7 +59,7 @@ def reproduce(
     slurm
         Write an array job and the script of each backbone, and stop.
     """
-    from lewel.config.reproduce import choose_experiments
+    from lewel.config.reproduce import choose_experiments, leave_out
     from lewel.tasks.reproduce import Worker
     from lewel.tasks.reproduction_numbers import read_numbers
     from lewel.tasks.reproduction_plan import Setup, check_data, plan
@@ -63,7 +67,7 @@ def reproduce(
     if list and slurm:
         raise UserError("--list shows the queue and --slurm writes its jobs: give one of them.")
     console = plain_console()
-    chosen = choose_experiments([*experiments])
+    chosen = leave_out(choose_experiments([*experiments]), skip)
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
     queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
     if not queue:
@@ -87,33 +91,32 @@ def reproduce(
     many = sum(len(one.parts()) for one in queue)
     say(console, f"{len(queue)} backbones, {many} parts, scale {scale}: {setup.scale.title}.")
     worker = Worker(jobs or cores(), lambda text: say(console, text))
-    failed = worker.work(queue)
-    finish(console, chosen, queue, seeds, failed)
+    try:
+        failed = worker.work(queue)
+    except Interrupted:
+        write(console, chosen, queue, seeds)
+        raise
+    shown = write(console, chosen, queue, seeds)
+    say(console, *(f"{name}: {ordering.text()}" for name, ordering in shown))
+    if failed:
+        raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
+    say(console, "next:", command("reproduce", "--scale", setup.scale_name, "--seeds", seeds + 2))
 
 
-def finish(
-    console: Console,
-    chosen: "dict[str, Experiment]",
-    queue: "list[Backbone]",
-    seeds: int,
-    failed: int,
-) -> None:
-    """Write the pages and the numbers, and print which orderings hold."""
+def write(
+    console: Console, chosen: "dict[str, Experiment]", queue: "list[Backbone]", seeds: int
+) -> "list[tuple[str, Ordering]]":
+    """Write the pages and the numbers of what is done -> the orderings, each with its table."""
     from lewel.pages.reproduction import write_pages
     from lewel.tasks.reproduction_numbers import write_numbers
     from lewel.tasks.reproduction_tables import show
 
     setup = queue[0].setup
-
     tables = [show(name, one, setup, range(seeds)) for name, one in chosen.items()]
     written = write_pages(tables, setup.scale.title, setup.out / "pages")
     written.append(write_numbers(queue, setup.out / "numbers.json"))
-    for shown in tables:
-        say(console, *(f"{shown.name}: {ordering.text()}" for ordering in shown.orderings))
     say(console, *(f"wrote {path}" for path in written))
-    if failed:
-        raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
-    say(console, "next:", command("reproduce", "--scale", setup.scale_name, "--seeds", seeds + 2))
+    return [(table.name, ordering) for table in tables for ordering in table.orderings]
 
 
 def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:

@@ -9,7 +9,6 @@ TUNED = ("lewel_b", "lewel_m", "byol", "moco_v2")  # with settings that were mea
 
 def choose_method(made: Choices) -> None:
     """LEWEL_M for short trainings, LEWEL_B for long ones, with their heads and teachers."""
-    facts = made.facts
     long = steps_of(made) >= MANY_STEPS
     if long:
         made.pick("method", "lewel_b", "the paper's best for long training (Table 1)")

@@ -1,5 +1,6 @@
 """The paper's tables and figures as experiments: recipes/reproduce/*.yaml, checked."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal
 
@@ -123,6 +124,18 @@ def choose_experiments(names: list[str]) -> dict[str, Experiment]:
     if unknown := [name for name in names if name not in known]:
         raise UserError(f"There is no {unknown[0]!r}: choose from {', '.join(known)}, or all.")
     return {name: known[name] for name in known if name in names}
+
+
+def leave_out(chosen: dict[str, Experiment], skipped: Iterable[str]) -> dict[str, Experiment]:
+    """The experiments without some of their evaluations."""
+    names = sorted({name for one in chosen.values() for name in one.evaluations})
+    if unknown := [name for name in skipped if name not in names]:
+        raise UserError(f"--skip {unknown[0]}: no such evaluation here, only {', '.join(names)}.")
+    left = ([name for name in one.evaluations if name not in skipped] for one in chosen.values())
+    return {
+        name: one.model_copy(update={"evaluations": some})
+        for (name, one), some in zip(chosen.items(), left, strict=True)
+    }
 
 
 def flags(settings: dict[str, Any]) -> list[str]:
