@@ -68,6 +68,13 @@ def test_the_queue_grows_with_the_training() -> None:
     assert choose(replace(LAPTOP, images=300), {"epochs": 1})["contrast.queue"] == 256
 
 
+@pytest.mark.parametrize("method", TUNED)
+def test_the_rate_of_short_training_is_that_of_the_search(method: str) -> None:
+    recipe = read_recipe(f"tinyimagenet_{method}_15min")
+    made = choose(replace(LAPTOP, images=25_000, side=64), {"method": method})
+    assert (made["batch_size"], made["optim.lr"]) == (recipe["batch_size"], recipe["optim"]["lr"])
+
+
 @pytest.mark.parametrize("images", [0, 1, 49])
 def test_too_few_images_are_refused(images: int) -> None:
     with pytest.raises(UserError, match=f"There are {images} images, too few to learn from"):
