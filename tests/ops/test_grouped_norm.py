@@ -162,3 +162,16 @@ def test_a_norm_with_a_forward_of_its_own_is_refused() -> None:
 
     with pytest.raises(UserError, match="Other cannot be normalised in groups"):
         normalise_in_groups(Other(3), 2)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_16_bit_activations_keep_statistics_in_32_bits(affine: bool) -> None:
+    tokens = torch.randn(8, 3, 2, 2).to(torch.bfloat16).requires_grad_()
+    running, parameters = (torch.zeros(3), torch.ones(3)), [None, None]
+    if affine:
+        parameters = [torch.ones(3), torch.zeros(3)]
+    out = grouped_batch_norm(tokens, 4, running, *parameters, 0.5, 1e-5)
+    out.sum().backward()
+    means = tokens.detach().float().view(4, 2, 3, 4).mean((0, 1, 3))
+    torch.testing.assert_close(running[0], 0.5 * means)
+    assert out.dtype == torch.bfloat16 and tokens.grad is not None

@@ -84,8 +84,8 @@ class _GroupedBatchNorm(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         out = torch.empty_like(tokens)
-        wide = tokens.dtype if weight is None else weight.dtype  # of statistics, under autocast too
-        saved = tokens.new_empty(2, groups, tokens.shape[1], dtype=wide)
+        like = weight if weight is not None else tokens if rows is None else rows[0]
+        saved = tokens.new_empty(2, groups, tokens.shape[1], dtype=like.dtype)  # statistics
         known = ((None,) * groups,) * 2 if rows is None else (one.unbind() for one in rows)
         batches = (one.chunk(groups) for one in (tokens, out))
         parts = zip(*known, *batches, *map(Tensor.unbind, saved), strict=True)
