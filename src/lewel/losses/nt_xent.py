@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from lewel.losses.info_nce import info_nce
+from lewel.losses.info_nce import info_nce_of_many
 from lewel.ops.precision import precise
-from lewel.ops.ranks import gather_with_gradient, own_rows
+from lewel.ops.ranks import gather_with_gradient, rank
 
 
 def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
@@ -16,13 +16,8 @@ def nt_xent(one: Tensor, two: Tensor, temperature: float) -> Tensor:
     embeddings of both views of all other images of all ranks, 2 (R B - 1) K. Gradients reach all
     of them. Float32 under autocast.
     """
-    with torch.autocast(one.device.type, enabled=False):
-        one, two = precise(one), precise(two)
-        mine = torch.stack([one, two])  # (2, B, K, D)
-        others = torch.stack([gather_with_gradient(one), gather_with_gradient(two)])
-        positive = (one * two).sum(-1).expand(2, -1, -1)  # (2, B, K)
-        similarity = torch.einsum("vikd,wjld->vikwjl", mine, others)
-    same_image = own_rows(others.shape[1], one.device)[None, :, None, None, :, None]
-    negative = similarity.masked_fill(same_image, -torch.inf)
-    rows = negative.flatten(3).flatten(0, 2)
-    return info_nce(positive.flatten(), rows, temperature)  # NT-Xent of SimCLR
+    one, two = precise(one), precise(two)
+    both, swapped = torch.cat([one, two], 1), torch.cat([two, one], 1)  # (B, 2 K, D)
+    others = gather_with_gradient(both)
+    own = rank() * len(both)
+    return info_nce_of_many(both, swapped, others, temperature, own)  # NT-Xent of SimCLR

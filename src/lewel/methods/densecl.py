@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lewel.errors import UserError
-from lewel.losses.info_nce import info_nce, info_nce_rows
+from lewel.losses.info_nce import info_nce, info_nce_of_many
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone
 from lewel.nn.dense_heads import DenseHead
@@ -82,7 +82,7 @@ class DenseCL(Method):
         matched = most_similar(view.features[0], target.features[0])  # c_i
         query, key = unit(view.aligned), at_locations(unit(target.aligned), matched)
         others = self.dense_queue.keys[None]
-        return info_nce_rows(query, key, others, self.temperature).mean()  # L_r
+        return info_nce_of_many(query, key, others, self.temperature)  # L_r
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from lewel.losses.info_nce import info_nce, info_nce_rows
+from lewel.losses.info_nce import info_nce, info_nce_of_many
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs, weighted_step
 from lewel.nn.ablations import lewel_head, random_maps
 from lewel.nn.backbone import Backbone
@@ -77,7 +77,7 @@ class LewelM(Method):
         assert view.aligned is not None and target.aligned is not None
         query, key = unit(view.aligned), unit(target.aligned)
         others = gather(key)  # (R B, d/h, c), those of all ranks
-        return info_nce_rows(query, key, others, self.temperature, rank() * len(query)).mean()
+        return info_nce_of_many(query, key, others, self.temperature, rank() * len(query))
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

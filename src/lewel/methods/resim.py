@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lewel.errors import UserError
-from lewel.losses.info_nce import info_nce, info_nce_rows
+from lewel.losses.info_nce import info_nce, info_nce_of_many
 from lewel.methods.base import About, Method, Step, Views, one_or_both, std_logs
 from lewel.nn.backbone import Backbone, ResNetBackbone
 from lewel.nn.dense_heads import Levels, RegionHead, StagedEncoder
@@ -103,9 +103,9 @@ class ReSim(Method):
         query = unit(region_features(queries, windows.expand_as(regions)))  # (B, W, C)
         key = unit(region_features(keys, regions))
         others = gather(unit(averaged_windows(keys, window, stride)))
-        losses = info_nce_rows(query, key, others, self.temperature) * inside
         count = sum_over_ranks(inside.sum()).clamp_min(1)
-        return losses.sum() * ranks() / count  # the gradient is averaged over ranks
+        weights = inside.to(query) * ranks() / count  # the gradient is averaged over ranks
+        return info_nce_of_many(query, key, others, self.temperature, weights=weights)
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)
