@@ -14,7 +14,7 @@ from lewel.cli.main import run
 from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
 from lewel.tasks import reproduction_plan
-from lewel.tasks.reproduction_numbers import read_numbers
+from lewel.tasks.reproduction_numbers import read_numbers, write_numbers
 from lewel.tasks.reproduction_plan import Setup, plan
 from lewel.tasks.reproduction_slurm import write_jobs
 
@@ -134,6 +134,19 @@ def test_known_numbers_are_not_measured_again(
     again = tmp_path / "out" / "minutes" / "numbers.json"
     backbones = json.loads(again.read_text())["backbones"]
     assert backbones == json.loads(numbers.read_text())["backbones"] and len(backbones) == 6
+
+
+def test_a_part_of_a_queue_keeps_the_numbers_of_the_rest(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    numbers = finished[0] / "minutes" / "numbers.json"
+    known = read_numbers([numbers])
+    experiments = {"table1": Experiment.model_validate({**EXPERIMENT, "rows": TRAINED})}
+    setup = Setup("minutes", tmp_path, tmp_path, Scale.model_validate(SCALE), known)
+    mine = tmp_path / "numbers.json"
+    for seeds in (range(2), range(1)):
+        write_numbers(plan(experiments, setup, seeds), mine)
+        assert read_numbers([mine]) == known
 
 
 def test_numbers_of_other_settings_are_not_known(

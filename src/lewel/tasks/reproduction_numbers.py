@@ -77,8 +77,12 @@ def read_numbers(files: Iterable[Path]) -> Numbers:
 
 
 def write_numbers(queue: Iterable["Backbone"], file: Path) -> Path:
-    """Write the numbers of all finished evaluations of a queue."""
-    backbones: dict[str, dict[str, Any]] = {}
+    """Write the numbers of all finished evaluations of a queue; those of other queues stay."""
+    before = read_numbers([file]) if wrote(file) else {}
+    backbones: dict[str, dict[str, Any]] = {
+        name: {part: known._asdict() for part, known in parts.items()}
+        for name, parts in before.items()
+    }
     for one in queue:
         for part in one.evaluations:
             if part in one.setup.scale.evaluations and (number := one.number(part)) is not None:
