@@ -177,7 +177,7 @@ def test_dry_run_shows_the_configuration_and_trains_nothing(
     shown = yaml.safe_load(said.split("images:")[0])
     assert (shown["seed"], shown["width"]) == (3, 8)
     assert "steps: 1,875" in said
-    assert "memory of a device: about 23 MB for 32 images at a time" in said
+    assert "memory of a device: about 20 MB for 32 images at a time" in said
     assert "exports: onnx, torch-export" in said
     assert re.search(r"^time: about .* on 1 x cpu, .* s a step", said, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
