@@ -69,7 +69,9 @@ def test_json_has_every_entry(written: Path) -> None:
 
 @pytest.mark.parametrize("name", method_names())
 def test_only_knows_every_method_by_its_name(name: str) -> None:
-    assert list(_choose(Workload(), [name])) == [find_method(name).about.title]
+    title = find_method(name).about.title
+    assert list(_choose(Workload(), [name])) == [title]
+    assert list(_choose(Workload(compile=True), [name])) == [title, f"{title} compiled"]
 
 
 def test_plot_and_table_are_written(written: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_killed_process_is_one_message() -> None:
 
 @pytest.mark.slow
 def test_compiled_steps_are_timed_too(tmp_path: Path) -> None:
-    words = ["--compile", "--only", "byol", "byol_compiled", "--out", str(tmp_path)]
+    words = ["--compile", "--only", "byol", "--out", str(tmp_path)]
     assert run(["bench", "step", *FLAGS, *words]) == 0
     rows = json.loads((tmp_path / "step.json").read_text())["steps"]
     assert list(rows) == ["BYOL", "BYOL compiled"]

@@ -128,6 +128,7 @@ def _choose(work: Workload, only: Sequence[str]) -> dict[str, Callable[[torch.de
         known = ", ".join(name.lower().replace(" ", "_") for name in builders)
         raise UserError(f"--only {unknown[0]}: expected some of {known}.")
     wanted = {canonical[_canonical(name)] for name in only}
+    wanted |= {f"{name} compiled" for name in wanted}  # with --compile
     return {name: make for name, make in builders.items() if name in wanted}
 
 
