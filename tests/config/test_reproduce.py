@@ -28,7 +28,9 @@ def queue(scale: ScaleName) -> list[Backbone]:
 
 def test_there_is_an_experiment_for_every_table_and_figure() -> None:
     wanted = {f"table{n}" for n in range(1, 10)} | {"figure3a", "figure3b", "figure5", "maps"}
-    assert set(read_experiments()) == wanted
+    assert set(choose_experiments([])) == set(choose_experiments(["all"])) == wanted
+    assert set(choose_experiments(["all", "rates"])) == wanted | {"rates"}
+    assert set(read_experiments()) == wanted | {"methods", "rates"}
     assert {e.paper for e in read_experiments().values()} >= set(range(1, 10))
 
 

@@ -241,6 +241,7 @@ def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixtur
     numbers.write_text('{"format": "lewel-numbers-1", "backbones": [1]}')
     for words, message in (
         (["table10"], "There is no 'table10'"),
+        (["methods"], "methods: not at --scale minutes; try --scale small."),
         (["--scale", "small", "--data-root", str(tmp_path)], "needs"),
         (["--only", "vgg"], "no backbone has this in its name"),
         (["--seeds", "0"], "--seeds"),

@@ -37,7 +37,8 @@ def reproduce(
     Parameters
     ----------
     experiments
-        table1 ... table9, figure3a, figure3b, figure5, maps; by default all.
+        table1 ... table9, figure3a, figure3b, figure5, maps (a control); by default all of
+        these. Also methods (all of them side by side) and rates (learning rates).
     scale
         The paper's, hours on a CPU (small), or minutes on the embedded data.
     seeds
@@ -70,6 +71,8 @@ def reproduce(
     chosen = leave_out(choose_experiments([*experiments]), skip)
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
     queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
+    if not queue and only is None:
+        raise UserError(f"{', '.join(experiments)}: not at --scale {scale}; try --scale small.")
     if not queue:
         raise UserError(f"--only {only}: no backbone has this in its name; --list shows all.")
     if list:

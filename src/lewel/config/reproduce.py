@@ -83,6 +83,7 @@ class Experiment(Settings):
     rows: list[Row] = Field([], description="Backbones.")
     claims: list[Claim] = Field([], description="The paper's orderings.")
     shows: Literal["numbers", "maps", "step times"] = "numbers"
+    in_all: bool = Field(True, description="Whether `all` includes it.")
 
     @model_validator(mode="after")
     def _names_are_known(self) -> "Experiment":
@@ -117,13 +118,12 @@ def read_experiments() -> dict[str, Experiment]:
 
 
 def choose_experiments(names: list[str]) -> dict[str, Experiment]:
-    """Experiments by their names; `all`, or none, is every one."""
+    """Experiments by their names; `all`, or none, is every one but those left to be named."""
     known = read_experiments()
-    if not names or "all" in names:
-        return known
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in names if name not in known and name != "all"]:
         raise UserError(f"There is no {unknown[0]!r}: choose from {', '.join(known)}, or all.")
-    return {name: known[name] for name in known if name in names}
+    every = not names or "all" in names
+    return {name: one for name, one in known.items() if name in names or (every and one.in_all)}
 
 
 def leave_out(chosen: dict[str, Experiment], skipped: Iterable[str]) -> dict[str, Experiment]:
