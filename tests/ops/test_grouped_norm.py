@@ -34,9 +34,16 @@ def one_by_one(tokens: Tensor, running: tuple[Tensor, Tensor], *arguments: objec
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("at_once", [True, False], ids=["all groups", "group by group"])
 def test_it_equals_one_batch_norm_a_group(
-    shape: tuple[int, ...], last: bool, affine: bool, kind: torch.dtype
+    shape: tuple[int, ...],
+    last: bool,
+    affine: bool,
+    kind: torch.dtype,
+    at_once: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: not at_once)
     tokens = torch.randn(shape, dtype=kind)
     # Two values a group have a gradient of nearly 0, a difference of large numbers.
     tolerance = 1e-12 if kind == torch.float64 else 1e-5 if shape[2:] == (1, 1) else 1e-6
@@ -151,7 +158,31 @@ def test_the_activations_are_not_copied() -> None:
     slope = torch.randn_like(out)
     with Counted() as backward:
         out.backward(slope)
-    assert backward.of_size(tokens) == ["empty_like", "addcmul", "addcmul"]
+    assert backward.of_size(tokens) == ["empty_like", "addcmul", "addcmul_"]
+
+
+def test_a_compiled_norm_is_one_graph() -> None:
+    tokens = torch.randn(8, 5, 4, 4).contiguous(memory_format=torch.channels_last)
+    found = []
+    for compiled in (True, False):
+        torch.manual_seed(0)
+        norm: nn.Module = nn.BatchNorm2d(5)
+        normalise_in_groups(norm, GROUPS)
+        parameters = list(norm.parameters())
+        if compiled:
+            norm = torch.compile(norm, backend="aot_eager", fullgraph=True)
+        out = norm(tokens.clone().requires_grad_())
+        found.append([out.detach(), *torch.autograd.grad(out.square().sum(), parameters)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("samples", "groups"), [(8, 3), (4, 4)])
+def test_groups_that_cannot_be_normalised_are_refused(samples: int, groups: int) -> None:
+    running = (torch.zeros(3), torch.ones(3))
+    with pytest.raises(ValueError, match=f"in {groups} groups: batch norm needs equal groups"):
+        grouped_batch_norm(torch.randn(samples, 3), groups, running, None, None, 0.1, 1e-5)
+    assert torch.equal(running[1], torch.ones(3))
 
 
 @pytest.mark.parametrize("normalise", [grouped_batch_norm, alternating_batch_norm])

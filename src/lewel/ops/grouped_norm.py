@@ -2,7 +2,7 @@
 
 Where the groups alternate along the batch, (B, C, ...) is also (B/G, G C, ...): one batch norm over
 channels x groups. That is free for contiguous tensors. Where a group is a part of the batch, its
-statistics are taken where it lies, and one pass over the batch normalises all groups.
+statistics are taken where it lies, and on a CPU one pass over the batch normalises all groups.
 """
 
 from typing import Any
@@ -31,11 +31,20 @@ def grouped_batch_norm(
 
     The running mean and variance (C,) become the mean over the groups, as if ranks averaged them.
     """
+    each = tokens.numel() // (groups * tokens.shape[1])
+    if len(tokens) % groups or each < 2:
+        raise ValueError(
+            f"{tuple(tokens.shape)} in {groups} groups: batch norm needs equal groups "
+            "of two values or more a channel"
+        )
     rows = _repeated(running, groups)
-    if rows is None:  # the statistics have their type: not that of 16-bit tokens
-        kind = torch.promote_types(tokens.dtype, torch.float32)
-        rows = list(tokens.new_zeros(2, groups, tokens.shape[1], dtype=kind))
-    out: Tensor = _Consecutive.apply(tokens, weight, bias, rows, momentum, eps)
+    kinds = {one.dtype for one in (tokens, weight, bias, *(rows or ())) if one is not None}
+    compiled = torch.compiler.is_compiling()  # it does not know the kernel of the statistics
+    # Nor does MPS; on CUDA its gradients need a weight, and 16 bits need a copy in 32.
+    exact = kinds in ({torch.float32}, {torch.float64})
+    at_once = tokens.device.type == "cpu" and exact and not compiled
+    norm = _AllGroups if at_once else _GroupByGroup
+    out: Tensor = norm.apply(tokens, weight, bias, rows, groups, momentum, eps)
     _set_to_means(running, rows)
     return out
 
@@ -84,10 +93,10 @@ def _set_to_means(running: Running, rows: list[Tensor] | None) -> None:
             mine.copy_(values.mean(0))
 
 
-class _Consecutive(torch.autograd.Function):
+class _AllGroups(torch.autograd.Function):
     """The sums of each group, then one pass that scales and shifts all groups.
 
-    torch's backward of a group cannot write into a part of the batch: it would need a copy.
+    torch's backward of a group cannot write into a part of the batch: it needs a copy.
     """
 
     @staticmethod
@@ -96,12 +105,13 @@ class _Consecutive(torch.autograd.Function):
         tokens: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        rows: list[Tensor],
+        rows: list[Tensor] | None,
+        groups: int,
         momentum: float,
         eps: float,
     ) -> Tensor:
-        groups = len(rows[0])
-        parts = zip(tokens.chunk(groups), *map(Tensor.unbind, rows), strict=True)
+        known = ((None,) * groups,) * 2 if rows is None else (one.unbind() for one in rows)
+        parts = zip(tokens.chunk(groups), *known, strict=True)
         found = [_aten.batch_norm_update_stats(*part, momentum) for part in parts]
         mean, variance = map(torch.stack, zip(*found, strict=True))  # (G, C) each
         inverse = (variance + eps).rsqrt()
@@ -133,14 +143,62 @@ class _Consecutive(torch.autograd.Function):
         out = torch.empty_like(tokens)
         whole = tokens.view(len(mean), -1, *tokens.shape[1:])
         inside = out.view_as(whole)
-        first = inside if out.dtype == mean.dtype else None  # 16 bits would be rounded twice
-        first = torch.addcmul(_along(level, whole), whole, _along(down, whole), out=first)
-        torch.addcmul(first, slope.view(whole.shape), _along(scale, whole), out=inside)
+        torch.addcmul(_along(level, whole), whole, _along(down, whole), out=inside)
+        inside.addcmul_(slope.view(whole.shape), _along(scale, whole))
         wanted = zip((for_weight, for_bias), ctx.wanted, strict=True)
         affine = (values.sum(0) if wants else None for values, wants in wanted)
-        return out, *affine, None, None, None
+        return out, *affine, None, None, None, None
 
 
 def _along(values: Tensor, tokens: Tensor) -> Tensor:
     """Values (G, C) beside tokens (G, B/G, C, ...)."""
     return values.view(len(values), 1, -1, *[1] * (tokens.dim() - 3))
+
+
+class _GroupByGroup(torch.autograd.Function):
+    """torch's batch norm of each group, written into a part of the batch."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rows: list[Tensor] | None,
+        groups: int,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        out = torch.empty_like(tokens)
+        like = weight if weight is not None else tokens if rows is None else rows[0]
+        saved = tokens.new_empty(2, groups, tokens.shape[1], dtype=like.dtype)  # statistics
+        known = ((None,) * groups,) * 2 if rows is None else (one.unbind() for one in rows)
+        batches = (one.chunk(groups) for one in (tokens, out))
+        parts = zip(*known, *batches, *map(Tensor.unbind, saved), strict=True)
+        for mean, variance, part, *outputs in parts:
+            torch.native_batch_norm(
+                part, weight, bias, mean, variance, True, momentum, eps, out=outputs
+            )
+        ctx.save_for_backward(tokens, weight, saved)
+        ctx.eps, ctx.wanted = eps, [True, weight is not None, bias is not None]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        tokens, weight, saved = ctx.saved_tensors
+        groups = saved.shape[1]
+        for_tokens, sums = torch.empty_like(tokens), []
+        batches = (one.chunk(groups) for one in (slope, tokens, for_tokens))
+        parts = zip(*batches, *map(Tensor.unbind, saved), strict=True)
+        for above, part, below, mean, scale in parts:
+            found, *others = _aten.native_batch_norm_backward(
+                above, part, weight, None, None, mean, scale, True, ctx.eps, ctx.wanted
+            )
+            below.copy_(found)  # at once: all groups' gradients beside it would be a copy more
+            sums.append(others)
+        for_weight, for_bias = (
+            torch.stack(rows).sum(0) if wanted else None
+            for rows, wanted in zip(zip(*sums, strict=True), ctx.wanted[1:], strict=True)
+        )
+        return for_tokens, for_weight, for_bias, None, None, None, None
