@@ -70,6 +70,13 @@ def test_without_negatives_the_loss_is_zero() -> None:
     torch.testing.assert_close(query.grad, torch.zeros(1, 4, 8))
 
 
+def test_an_empty_list_of_negatives_is_one_too() -> None:
+    query = torch.nn.functional.normalize(torch.randn(2, 3, 4), dim=-1).requires_grad_()
+    loss = info_nce_of_many(query, query.detach(), torch.empty(0, 3, 4), 0.2)
+    loss.backward()
+    assert loss.item() == 0 and query.grad is not None and query.grad.abs().max() == 0
+
+
 def test_it_is_float32_under_autocast_and_takes_only_wanted_gradients() -> None:
     query, key, others = (embeddings(4, 2, 8, dtype=torch.float32, seed=s) for s in range(3))
     query.requires_grad_()

@@ -112,7 +112,7 @@ def _chunk_loss(
     if own is not None:
         pairs = negative.view(*query.shape[:2], *others.shape[:2])  # (B, K, N, L)
         pairs.diagonal(own, 0, 2).fill_(-torch.inf)
-    peak = torch.maximum(negative.amax(1), positive)
+    peak = torch.maximum(negative.amax(1), positive) if len(flat) else positive
     likely, chance = negative.sub_(peak[:, None]).exp_(), (positive - peak).exp_()
     total = likely.sum(1) + chance
     loss = (weight * (total.log() + peak - positive)).sum()
