@@ -39,11 +39,10 @@ def grouped_batch_norm(
         )
     rows = _repeated(running, groups)
     kinds = {one.dtype for one in (tokens, weight, bias, *(rows or ())) if one is not None}
-    compiled = torch.compiler.is_compiling()  # it does not know the kernel of the statistics
-    # Nor does MPS; on CUDA its gradients need a weight, and 16 bits need a copy in 32.
-    exact = kinds in ({torch.float32}, {torch.float64})
-    at_once = tokens.device.type == "cpu" and exact and not compiled
-    norm = _AllGroups if at_once else _GroupByGroup
+    # Compilers and MPS lack the kernel of the statistics, CUDA's sums need a weight, and in 16 bits
+    # the gradient would need a copy in 32.
+    full = tokens.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
+    norm = _AllGroups if full and not torch.compiler.is_compiling() else _GroupByGroup
     out: Tensor = norm.apply(tokens, weight, bias, rows, groups, momentum, eps)
     _set_to_means(running, rows)
     return out
