@@ -242,6 +242,7 @@ def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixtur
     for words, message in (
         (["table10"], "There is no 'table10'"),
         (["methods"], "methods: not at --scale minutes; try --scale small."),
+        (["table1", "rates"], "rates: not at --scale minutes; try --scale small."),
         (["--scale", "small", "--data-root", str(tmp_path)], "needs"),
         (["--only", "vgg"], "no backbone has this in its name"),
         (["--seeds", "0"], "--seeds"),

@@ -63,16 +63,16 @@ def reproduce(
     from lewel.config.reproduce import choose_experiments, leave_out
     from lewel.tasks.reproduce import Worker
     from lewel.tasks.reproduction_numbers import read_numbers
-    from lewel.tasks.reproduction_plan import Setup, check_data, plan
+    from lewel.tasks.reproduction_plan import Setup, check_data, plan, rows_of
 
     if list and slurm:
         raise UserError("--list shows the queue and --slurm writes its jobs: give one of them.")
     console = plain_console()
     chosen = leave_out(choose_experiments([*experiments]), skip)
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
+    if absent := [name for name, one in chosen.items() if not rows_of(one, scale)]:
+        raise UserError(f"{', '.join(absent)}: not at --scale {scale}; try --scale small.")
     queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
-    if not queue and only is None:
-        raise UserError(f"{', '.join(experiments)}: not at --scale {scale}; try --scale small.")
     if not queue:
         raise UserError(f"--only {only}: no backbone has this in its name; --list shows all.")
     if list:
