@@ -5,21 +5,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lewel.ops.precision import precise
-from lewel.ops.ranks import gather_with_gradient
+from lewel.ops.ranks import ranks, sum_with_gradient
+
+EPSILON = 1e-5  # of the batch norm
 
 
 def cross_correlation(one: Tensor, two: Tensor) -> Tensor:
     """Embeddings of two views, (B, D) and (B, D) of this rank -> (D, D) over those of all ranks.
 
     Each unit is normalised over the global batch, by a batch norm without weights. Float32 under
-    autocast.
+    autocast. A rank keeps its own rows only: sums of D and of D x D numbers are exchanged.
     """
     with torch.autocast(one.device.type, enabled=False):
-        normalised = [
-            F.batch_norm(gather_with_gradient(precise(rows)), None, None, training=True)
-            for rows in (one, two)
-        ]
-        return normalised[0].T @ normalised[1] / len(normalised[0])  # C of Barlow Twins
+        rows = [normalised(precise(view)) for view in (one, two)]
+        total = ranks() * len(one)
+        return sum_with_gradient(rows[0].T @ rows[1]) / total  # C of Barlow Twins
+
+
+def normalised(rows: Tensor) -> Tensor:
+    """Rows (B, D) of this rank normalised by mean and variance over the rows of all ranks."""
+    if ranks() == 1:
+        return F.batch_norm(rows, None, None, training=True, eps=EPSILON)
+    total = ranks() * len(rows)
+    centred = rows - sum_with_gradient(rows.sum(0)) / total
+    return centred * (sum_with_gradient(centred.square().sum(0)) / total + EPSILON).rsqrt()
 
 
 def redundancy(correlation: Tensor, off_diagonal_weight: float) -> Tensor:

@@ -115,7 +115,7 @@ def _chunk_loss(
     peak = torch.maximum(negative.amax(1), positive) if len(flat) else positive
     likely, chance = negative.sub_(peak[:, None]).exp_(), (positive - peak).exp_()
     total = likely.sum(1) + chance
-    loss = (weight * (total.log() + peak - positive)).sum()
+    loss = (weight * (total.log() + peak - positive)).sum()  # Eq. 4 as in info_nce, in chunks
     # The gradient with respect to a similarity is its probability; the positive's is less by 1.
     likely.mul_((weight / (temperature * total))[:, None])
     pull = (weight * (chance / total - 1) / temperature)[:, None]

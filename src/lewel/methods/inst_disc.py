@@ -71,5 +71,6 @@ class InstDisc(Method):
         return Step(loss, logs, (gather(views.indices), gather(embedding)))
 
     def after_step(self, progress: float, keys: tuple[Tensor, Tensor]) -> dict[str, float]:
-        self.bank.update(*keys)  # after the loss: an image never meets its own new entry
+        # v <- m v + (1 - m) z, after the loss: an image never meets its own new entry
+        self.bank.update(*keys)
         return {}

@@ -59,6 +59,26 @@ def gather_with_gradient(rows: Tensor) -> Tensor:
     return out
 
 
+class _Sum(torch.autograd.Function):
+    """`sum_over_ranks`, whose backward sums the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return sum_over_ranks(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return sum_over_ranks(gradient)
+
+
+def sum_with_gradient(tensor: Tensor) -> Tensor:
+    """The sum of a tensor over the ranks with a gradient, as that of `gather_with_gradient`."""
+    if ranks() == 1:
+        return tensor
+    out: Tensor = _Sum.apply(tensor)
+    return out
+
+
 @torch.no_grad()
 def gather_to_rank_0(rows: Tensor) -> list[Tensor]:
     """The rows (B, ...) of each rank, on rank 0; an empty list on the others."""
