@@ -156,3 +156,21 @@ def test_other_backbones_are_refused() -> None:
 
     with pytest.raises(UserError, match="choose a --backbone such as resnet50"):
         ReSim(Plain(nn.Identity()))
+
+
+def test_the_backbone_is_called_so_that_hooks_and_compilers_see_it() -> None:
+    method = resim(norm_groups=2).double()
+    calls = []
+    for encoder in (method.student, method.teacher.network):
+        encoder.backbone.register_forward_hook(lambda *_: calls.append(1))
+    method(cut_views(4))
+    assert len(calls) == 2
+
+
+def test_stages_have_the_order_of_the_images_although_groups_alternate_inside() -> None:
+    grouped, images = resim(norm_groups=2).double().student.backbone, torch.rand(4, 3, 16, 16)
+    plain = resim().double().student.backbone
+    plain.load_state_dict(grouped.state_dict())
+    halves = [plain.stages(half) for half in images.double().chunk(2)]
+    for found, *expected in zip(grouped.stages(images.double()), *halves, strict=True):
+        assert torch.allclose(found, torch.cat(expected), atol=1e-12)

@@ -105,7 +105,7 @@ class ReSim(Method):
         others = gather(unit(averaged_windows(keys, window, stride)))
         count = sum_over_ranks(inside.sum()).clamp_min(1)
         weights = inside.to(query) * ranks() / count  # the gradient is averaged over ranks
-        return info_nce_of_many(query, key, others, self.temperature, weights=weights)
+        return info_nce_of_many(query, key, others, self.temperature, weights=weights)  # L_region
 
     def after_step(self, progress: float, keys: Tensor) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

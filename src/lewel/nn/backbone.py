@@ -120,16 +120,19 @@ class ResNetBackbone(Backbone):
         last = list(net.layer4[-1].children())
         self.channels = max(norm.num_features for norm in last if isinstance(norm, nn.BatchNorm2d))
 
-    def forward(self, images: Tensor) -> Tensor:
-        return grid_tokens(self.stages(images)[-1])
-
-    def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The feature maps C3, C4 and C5 (B, C, H, W): outputs of the last three stages."""
+    def forward(self, images: Tensor, stages: bool = False) -> Any:
+        """The tokens, or the outputs of the last three stages."""
         net = self.net
         x = net.maxpool(net.relu(net.bn1(net.conv1(images))))
         c3 = net.layer2(net.layer1(x))
         c4 = net.layer3(c3)
-        return c3, c4, net.layer4(c4)
+        c5 = net.layer4(c4)
+        return (c3, c4, c5) if stages else grid_tokens(c5)
+
+    def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The feature maps C3, C4 and C5 (B, C, H, W); by a call, for hooks and compilers."""
+        found: tuple[Tensor, Tensor, Tensor] = self(images, True)
+        return found
 
     @property
     def stage_channels(self) -> tuple[int, int, int]:

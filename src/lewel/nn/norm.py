@@ -19,6 +19,8 @@ from lewel.ops.grouped_norm import (
 )
 from lewel.ops.ranks import mean_over_ranks, ranks
 
+Features = Tensor | tuple[Tensor, ...]
+
 
 def normalise_in_groups(network: nn.Module, groups: int) -> bool:
     """Let every batch norm take its statistics in `groups` groups of the global batch.
@@ -122,9 +124,13 @@ class Order:
         self.batch = len(images) if backbone.training and images.is_contiguous() else 0
         return (alternate(images, self.groups) if self.batch else images, *others)
 
-    def end(self, backbone: nn.Module, inputs: tuple[Tensor, ...], features: Tensor) -> Tensor:
+    def end(self, backbone: nn.Module, inputs: tuple[Tensor, ...], features: Features) -> Features:
         alternates, self.batch = self.batch > 0, 0
-        return consecutive(features, self.groups) if alternates else features
+        if not alternates:
+            return features
+        if isinstance(features, tuple):  # of several stages
+            return tuple(consecutive(one, self.groups) for one in features)
+        return consecutive(features, self.groups)
 
 
 class _Grouped(_BatchNorm):
