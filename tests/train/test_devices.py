@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from datetime import timedelta
 
 import pytest
 import torch
@@ -71,3 +72,9 @@ def test_ranks_that_nothing_has_started_are_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="RANK is 1 and WORLD_SIZE 2, but neither torchrun"):
         placement(None, None)
+
+
+@pytest.mark.parametrize(("given", "waits"), [(0.5, 30), (90, 90), (1e9, 7 * 24 * 60)])
+def test_collectives_wait_as_long_as_ranks_are_waited_for(given: float, waits: float) -> None:
+    fabric = open_fabric(Placement(2, 1, "lewel"), "cpu", "32", False, given)
+    assert fabric.strategy._timeout == timedelta(minutes=waits)  # type: ignore[attr-defined]

@@ -284,12 +284,18 @@ def test_the_momentum_is_not_garbage_after_a_first_step_that_overflows() -> None
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = 0.1, 0.0
-    for gradient in (torch.inf, 1.0):
-        before = weight.weight.detach().clone()
-        scaler.scale(torch.zeros(()))
-        weight.weight.grad = torch.full((1, 3), gradient * scaler.get_scale())
-        scaler.step(optimizer)
-        scaler.update()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN, which chance does not
+    try:
+        assert torch.empty(3).isnan().all()
+        for gradient in (torch.inf, 1.0):
+            before = weight.weight.detach().clone()
+            scaler.scale(torch.zeros(()))
+            weight.weight.grad = torch.full((1, 3), gradient * scaler.get_scale())
+            scaler.step(optimizer)
+            scaler.update()
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
     assert torch.allclose(weight.weight, before - 0.1)
     # Evaluations ask for no fused steps: those take the scale on the device.
     for one in (optimizer, make_sgd([weight.weight], scaled=True)):

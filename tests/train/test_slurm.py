@@ -10,7 +10,7 @@ from lewel.errors import UserError
 from lewel.train import devices
 from lewel.train.devices import Placement, default_workers, open_fabric, placement
 from lewel.train.fabric import Fabric
-from lewel.train.slurm import SlurmStep
+from lewel.train.slurm import SlurmStep, tasks_of_step
 
 STEP = {
     "SLURM_JOB_ID": "4711",
@@ -137,3 +137,10 @@ def test_readers_are_those_of_the_cores_that_a_task_has(
     # Processes of lewel or torchrun share the mask, whatever srun has bound.
     assert Placement(tasks, 1, "lewel").cores == mask // tasks
     assert devices.placement(None, None).starter == "slurm"
+
+
+def test_empty_variables_are_as_none(step: pytest.MonkeyPatch) -> None:
+    step.setenv("SLURM_STEP_NUM_NODES", "")
+    assert tasks_of_step() == (16, 1)
+    step.setenv("SLURM_STEP_NUM_TASKS", "")
+    assert tasks_of_step() is None

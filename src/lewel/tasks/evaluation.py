@@ -87,7 +87,9 @@ class Task:
             if cached is not None:
                 return cached, file
         sync = bool(getattr(config, "sync_batch_norm", False))
-        fabric = open_fabric(place, config.accelerator, evaluator.config.precision, sync)
+        fabric = open_fabric(
+            place, config.accelerator, evaluator.config.precision, sync, config.rank_timeout
+        )
         if place.ranks > 1 and place.starter == "lewel":
             found = launch(fabric, config.rank_timeout, _in_process, self, what, config, out, place)
             return found, file

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from lewel.train.fabric import (
 from lewel.train.slurm import SlurmStep, cores_of_task, own_gpu, tasks_of_step
 
 HALF = ("bf16-mixed", "16-mixed")
+COLLECTIVE, LONGEST = 30.0, 7 * 24 * 60.0  # minutes that a collective waits: usually, and at most
 TRIAL = 300.0  # seconds for importing torch and one product, on a machine however busy
 Starter = Literal["lewel", "torchrun", "slurm"]
 ENVIRONMENTS: dict[Starter, Callable[[], Any]] = {
@@ -78,9 +80,16 @@ def placement(devices: int | None, nodes: int | None) -> Placement:
 
 
 def open_fabric(
-    place: Placement, accelerator: str, precision: str, sync_batch_norm: bool
+    place: Placement,
+    accelerator: str,
+    precision: str,
+    sync_batch_norm: bool,
+    rank_timeout: float = COLLECTIVE,
 ) -> Fabric:
-    """Fabric for these devices; its processes are not started yet."""
+    """Fabric for these devices; its processes are not started yet.
+
+    A collective waits as long as a rank is waited for (minutes), half an hour at least.
+    """
     on_cpu = accelerator == "cpu" or not torch.accelerator.is_available()
     if precision in HALF and on_cpu:
         check_cpu_precision(precision)
@@ -89,7 +98,8 @@ def open_fabric(
     if place.ranks > 1:
         # Statistics are averaged over the ranks; rank 0's must not replace the others'.
         start: Literal["spawn", "popen"] = "spawn" if place.starter == "lewel" else "popen"
-        strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
+        patience = timedelta(minutes=min(max(rank_timeout, COLLECTIVE), LONGEST))
+        strategy = DDPStrategy(broadcast_buffers=False, start_method=start, timeout=patience)
     devices = place.devices
     if place.starter == "slurm" and devices > 1 and not on_cpu and own_gpu(strategy, devices):
         devices = 1

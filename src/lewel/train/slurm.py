@@ -44,10 +44,10 @@ class SlurmStep(SLURMEnvironment):
 def tasks_of_step() -> tuple[int, int] | None:
     """The tasks on each node and the nodes of this srun step; None outside of one."""
     here = os.environ
-    total = int(here.get("SLURM_STEP_NUM_TASKS", 1))  # set by srun, and not in a batch script
+    total = int(here.get("SLURM_STEP_NUM_TASKS") or 1)  # set by srun, and not in a batch script
     if total == 1:
         return None
-    nodes = int(here.get("SLURM_STEP_NUM_NODES", 1))
+    nodes = int(here.get("SLURM_STEP_NUM_NODES") or 1)
     if total % nodes:
         raise UserError(
             f"srun started {total} tasks on {nodes} nodes, expected the same number on each: "
