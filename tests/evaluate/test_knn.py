@@ -11,7 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from lewel.data.sources.scenes import Scenes
 from lewel.data.views.transform import whole_view
 from lewel.evaluate.features import Extractor
-from lewel.evaluate.knn import fraction_of_copies, knn_accuracy, knn_scores
+from lewel.evaluate.knn import knn_accuracy, knn_scores
 from tests.conftest import small_backbone
 
 
@@ -42,16 +42,6 @@ def test_a_low_temperature_gives_the_nearest_neighbours_class(temperature: float
     assert torch.equal(one.argmax(1), knn_scores(bank, labels, queries, [1])[0].argmax(1))
     agree = (near.argmax(1) == one.argmax(1)).double().mean()
     assert agree == 1.0 if temperature < 1e-5 else agree > 0.95
-
-
-def test_copies_of_training_images_are_noticed_by_their_features() -> None:
-    torch.manual_seed(0)
-    bank, other = torch.rand(200, 8) + 5, torch.rand(50, 8) + 5
-    assert fraction_of_copies(bank, other) == 0.0
-    copies = bank[:100] * (1 + 1e-6 * torch.randn(100, 8))
-    assert fraction_of_copies(bank, copies) == 1.0
-    assert fraction_of_copies(bank, torch.cat([copies, other])) == pytest.approx(2 / 3, abs=0.02)
-    assert fraction_of_copies(torch.ones(20, 8), torch.ones(5, 8)) == 0.0  # a collapsed backbone
 
 
 def test_similarities_are_exact_where_training_uses_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lewel.cli.main import run
 from lewel.config.evaluate import FinetuneConfig
@@ -132,6 +133,24 @@ def test_finetune_and_the_supervised_baseline(trained: Path, tmp_path: Path) -> 
 def test_a_linear_probe_on_cached_features(trained: Path, tmp_path: Path) -> None:
     assert run(words("linear", trained, tmp_path, "--fast")) == 0
     assert result(tmp_path, "linear_fast")["top1"] > 0.1
+
+
+def test_copies_in_the_validation_set_are_warned_of(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Scenes("train", 16, 40)
+    for index in range(40):
+        image = Image.fromarray(source.read(index).permute(1, 2, 0).numpy())
+        name = source.classes[source.labels[index]]
+        for part in ("train", "val"):  # other bytes and other names, but the same pixels
+            (folder := tmp_path / "data" / part / name).mkdir(parents=True, exist_ok=True)
+            image.save(folder / f"{part}{index}.png", compress_level=1 if part == "val" else 6)
+    for task, flags in (("linear", ["--cached-features", "--epochs", "1"]), ("knn", [])):
+        words = [task, str(trained), "--data", str(tmp_path / "data"), "--out", str(tmp_path)]
+        for _ in range(2):  # measured and cached
+            assert run([*words, "--accelerator", "cpu", "--workers", "0", *flags]) == 0
+            output = " ".join(capsys.readouterr().out.split())
+            assert "100% of the validation images" in output and "Are they copies?" in output
 
 
 def test_a_fraction_of_the_labels_is_balanced_and_seeded() -> None:

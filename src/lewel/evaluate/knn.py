@@ -13,7 +13,6 @@ from lewel.ops.precision import exact_products
 CHUNK = 32_000_000  # similarities at a time: 128 MB, independent of the bank's size
 STREAMED = 32_768  # queries that are compared with a large bank at a time
 PART = 4096  # queries whose votes are counted at a time
-COMPARED, MOST = 500, 50_000  # queries that are looked for in the bank, and rows of the bank
 
 
 class Voting(NamedTuple):
@@ -142,20 +141,3 @@ def knn_accuracy(
     classes = int(max(labels.max(), targets.max())) + 1
     (scores,) = knn_scores(bank, labels, queries, [neighbours], classes=classes)
     return (scores.argmax(1) == targets).double().mean().item()
-
-
-@torch.no_grad()
-def fraction_of_copies(bank: Tensor, queries: Tensor) -> float:
-    """The fraction of some queries (Q, C) that are rows of the bank (M, C), up to rounding.
-
-    0 where the bank is large, or where all features are alike.
-    """
-    if len(bank) > MOST:
-        return 0.0
-    some = queries[:: -(-len(queries) // COMPARED)]
-    centre = bank.mean(0)
-    size = (some - centre).norm(dim=1).mean()
-    if size <= 1e-3 * centre.norm():
-        return 0.0
-    nearest = torch.cdist(some - centre, bank - centre).amin(1)
-    return float((nearest < 2e-3 * size).double().mean())

@@ -7,14 +7,14 @@ from typing import Any
 from rich.console import Console
 
 from lewel.config.evaluate import KnnConfig
-from lewel.evaluate.knn import fraction_of_copies, knn_best
+from lewel.evaluate.copies import copies_warning, fraction_of_copies
+from lewel.evaluate.knn import knn_best
 from lewel.evaluate.scores import accuracy_of_best
 from lewel.ops.ranks import on_rank_0, rank
 from lewel.progress import rank_from_outside, show
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
 
-COPIES = 0.2  # fraction of the validation images that may look like copies
 USUAL = 20  # neighbours, as in the probe of a run
 
 
@@ -53,12 +53,8 @@ def evaluate_knn(run: EvaluationRun) -> dict[str, Any]:
 def knn(backbone: str, config: KnnConfig, out: Path | None, console: Console) -> Accuracy:
     """The accuracy of a backbone, cached or computed now."""
     result, file = KNN.evaluate(backbone, config, out, console)
-    if result.get("copies", 0.0) > COPIES and rank_from_outside() == 0:  # cached, too
-        show(
-            console,
-            f"Warning: {result['copies']:.0%} of the validation images that were compared have the "
-            "features of a training image. Are they copies? Then the accuracy means nothing.",
-        )
+    if rank_from_outside() == 0:
+        show(console, *copies_warning(result))
     return Accuracy(file, result)
 
 

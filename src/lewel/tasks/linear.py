@@ -7,9 +7,11 @@ from typing import Any
 from rich.console import Console
 
 from lewel.config.evaluate import LinearConfig
+from lewel.evaluate.copies import copies_warning, fraction_of_copies
 from lewel.evaluate.linear import LEARNING_RATES, WEIGHT_DECAYS, sweep
 from lewel.evaluate.scores import accuracy
 from lewel.ops.ranks import on_rank_0
+from lewel.progress import rank_from_outside, show
 from lewel.tasks.classify import evaluate_classifier
 from lewel.tasks.evaluation import EvaluationRun, Task
 from lewel.tasks.outcome import Accuracy
@@ -29,6 +31,7 @@ def evaluate_linear_probe(run: EvaluationRun) -> dict[str, Any]:
     settings = {"epochs": config.epochs, "batch_size": config.batch_size, "seed": config.seed}
 
     def work(beat: Callable[[], None]) -> dict[str, Any]:
+        copies = fraction_of_copies(features, queries)
         scores, rate, decay = sweep(
             features,
             labels,
@@ -37,7 +40,8 @@ def evaluate_linear_probe(run: EvaluationRun) -> dict[str, Any]:
             advance=lambda images: beat(),
             **settings,
         )
-        return {"lr": rate, "weight_decay": decay, **accuracy(scores, truth, classes)}
+        about = {"lr": rate, "weight_decay": decay, "copies": round(copies, 4)}
+        return {**about, **accuracy(scores, truth, classes)}
 
     many = len(LEARNING_RATES) * len(WEIGHT_DECAYS)
     with run.console.status(f"training {many} linear classifiers at once"):
@@ -48,6 +52,8 @@ def linear(backbone: str, config: LinearConfig, out: Path | None, console: Conso
     """The accuracy of a linear classifier, cached or computed now."""
     task = LINEAR_PROBE if config.fast else LINEAR
     result, file = task.evaluate(backbone, config, out, console)
+    if rank_from_outside() == 0:
+        show(console, *copies_warning(result))
     return Accuracy(file, result)
 
 
