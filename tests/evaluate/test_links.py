@@ -52,6 +52,13 @@ def test_a_shifted_view_is_matched_by_features_and_a_flipped_one_by_place() -> N
         assert torch.allclose(links.two.colours.view(SIDE, SIDE, 3), colours.flip(1))
 
 
+def test_the_distance_of_pairs_is_that_of_the_run() -> None:
+    views, boxes, flips = same_crops()
+    boxes[1] = boxes[0] + torch.tensor([0.0, 0.5 / SIDE, 0.0, 0.0])  # by one location
+    many = [len(links_of(encoder(PixPro), views, boxes, flips, d)[0].one.boxes) for d in (0.7, 0.0)]
+    assert many[1] < many[0]
+
+
 def test_methods_with_pooled_embeddings_link_nothing() -> None:
     assert links_of(encoder(MoCoV2), *same_crops()) is None
 

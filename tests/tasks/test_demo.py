@@ -43,6 +43,10 @@ def test_the_demo_ends_with_its_numbers_and_a_second_one_computes_nothing(
     assert "no labels used in training" in said and "fine-tuned with" in said
     assert "done before" not in said and "pretrain photos/ --budget 1h" in said
     assert (out / "report.html").is_file() and (out / "maps").is_dir()
+
+    (out / "report.html").unlink()
+    assert run(["demo", "--out", str(out)]) == 0
+    assert "done before" not in capsys.readouterr().out
     page = (out / "report.html").stat().st_mtime_ns
 
     monkeypatch.setattr(demo, "report", fails)

@@ -64,9 +64,9 @@ def test_the_card_has_training_evaluation_and_maps(shared: Path, tmp_path: Path)
         assert words in body
     assert "33.3%" not in body, "a result of other weights"
     assert "sce\\|nes" in body and "Samples seen | 8 |" in body and "k-NN accuracy" in body
-    assert "| Images per second |" in body
+    assert "| Images per second |" in body and "| Training time | about " in body
     assert "(maps.png)" in body and (shared / "maps.png").stat().st_size > 1000
-    assert "maps of 4 by 4 locations" in body
+    assert "maps of 8 by 8 locations" in body
     assert str(shared.parents[2]) not in text, "a path of this machine"
     code = body.split("```python\n")[1].split("```")[0]
     photo = tmp_path / "photo.png"

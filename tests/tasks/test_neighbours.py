@@ -10,6 +10,7 @@ from PIL import Image
 
 from lewel.data.sources.scenes import Scenes
 from lewel.data.views.transform import whole_view
+from lewel.errors import UserError
 from lewel.interop.backbones import find_network, open_backbone
 from lewel.nn.backbone import MEAN, STD
 from lewel.pages.neighbours import Neighbours
@@ -110,3 +111,17 @@ def test_the_bank_is_smaller_for_larger_networks() -> None:
 def test_a_run_without_a_checkpoint_has_none(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("data: scenes\n")
     assert neighbours_of_run(tmp_path) is None
+
+
+def test_a_run_from_other_weights_is_compared_with_these(trained: Path, tmp_path: Path) -> None:
+    first, run = tmp_path / "first.safetensors", tmp_path / "run"
+    first.write_bytes((trained / "backbone.safetensors").read_bytes())
+    assert tiny_run(run, "--epochs", "1", "--limit", "64", "--init", str(first)) == 0
+    found, before = neighbours_of_run(run), neighbours_of_run(trained)
+    assert found is not None and before is not None
+    assert found.titles[0] == "Weights of --init" and "With the weights of --init" in found.summary
+    for mine, theirs in zip(found.queries, before.queries, strict=True):
+        assert [one.name for one in mine.before] == [one.name for one in theirs.after]
+    first.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        neighbours_of_run(run)

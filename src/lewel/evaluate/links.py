@@ -61,11 +61,15 @@ def link_note(head: nn.Module) -> str | None:
 
 @torch.no_grad()
 def links_of(
-    encoder: Encoder, views: Sequence[Tensor], boxes: Sequence[Tensor], flips: Sequence[Tensor]
+    encoder: Encoder,
+    views: Sequence[Tensor],
+    boxes: Sequence[Tensor],
+    flips: Sequence[Tensor],
+    distance: float = DISTANCE,
 ) -> list[Links] | None:
     """The links of each image between two views (B, 3, S, S); None where a method has none.
 
-    Crops (B, 4) of top, left, height, width in any unit, flips (B,).
+    Crops (B, 4) of top, left, height, width in any unit, flips (B,); `distance` of PixPro's pairs.
     """
     head = encoder.head
     if isinstance(head, RegionHead):
@@ -81,7 +85,7 @@ def links_of(
             for back in most_similar(tokens[1], tokens[0])
         ]
     if isinstance(head, LocationHead):
-        return [_places(pairs, side) for pairs in pairs_by_place(boxes, flips, side, DISTANCE)]
+        return [_places(pairs, side) for pairs in pairs_by_place(boxes, flips, side, distance)]
     return _assignments(head, [one.to(views[0].device) for one in tokens])
 
 

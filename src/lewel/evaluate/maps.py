@@ -12,7 +12,8 @@ from lewel.nn.heads import CoupledHead, Encoder, GlobalHead
 from lewel.ops.maps import softmax_maps
 
 PROTOTYPE_TEMPERATURE = 0.1  # SwAV's
-READABLE = 128  # pixels; a multiple of the stride of every usual convolutional network
+READABLE = (128, 256)  # pixels; multiples of the stride of every usual convolutional network
+FINE = 8  # locations a side that show where something is
 
 
 @torch.no_grad()
@@ -98,18 +99,23 @@ def map_note(head: torch.nn.Module, method: str) -> str | None:
 
 
 def readable_size(backbone: Backbone, trained: int) -> int:
-    """The size of images to draw maps over: at least 128 px where the network takes them.
+    """The size of images to draw maps over: 128 px, or 256 where maps of 128 px are coarse.
 
     A convolutional network trained on smaller images gives finer maps of larger ones; a transformer
     takes only the size that it was built for.
     """
-    if trained >= READABLE:
-        return trained
-    try:
-        locations = backbone.locations(READABLE)
-    except (RuntimeError, ValueError, AssertionError):  # each network has its own
-        return trained
-    return READABLE if math.isqrt(locations) ** 2 == locations else trained
+    best = trained
+    for size in (one for one in READABLE if one > trained):
+        try:
+            if best >= READABLE[0] and backbone.locations(best) >= FINE**2:
+                break
+            locations = backbone.locations(size)
+        except (RuntimeError, ValueError, AssertionError):  # each network has its own
+            break
+        if math.isqrt(locations) ** 2 != locations:
+            break
+        best = size
+    return best
 
 
 def random_maps(batch: int, many: int, side: int, key: int) -> Tensor:

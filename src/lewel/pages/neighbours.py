@@ -6,8 +6,6 @@ from PIL import Image
 
 from lewel.pages.pictures import Pixels, data_uri, shrunk
 
-TITLES = ("Randomly initialised", "After training")
-
 
 @dataclass(frozen=True)
 class Thumb:
@@ -23,7 +21,7 @@ class Query:
     """An image and its nearest neighbours, the nearest first."""
 
     image: Thumb
-    before: tuple[Thumb, ...]  # by the randomly initialised network
+    before: tuple[Thumb, ...]  # by the network that training began with
     after: tuple[Thumb, ...]
 
 
@@ -34,6 +32,13 @@ class Neighbours:
     queries: tuple[Query, ...]
     bank: int  # number of images
     held_out: bool  # whether the queries are validation images
+    other_weights: bool = False  # whether training began with other weights (--init)
+
+    @property
+    def titles(self) -> tuple[str, str]:
+        """The names of the two rows of each query."""
+        first = "Weights of --init" if self.other_weights else "Randomly initialised"
+        return first, "After training"
 
     @property
     def summary(self) -> str:
@@ -49,8 +54,9 @@ class Neighbours:
         before = sum(one.label == label for label, found, _ in rows for one in found)
         after = sum(one.label == label for label, _, found in rows for one in found)
         total = sum(len(found) for _, _, found in rows)
+        first = "weights of --init" if self.other_weights else "randomly initialised network"
         return (
-            f"{words} With the randomly initialised network {before} of {total} have the class of "
+            f"{words} With the {first} {before} of {total} have the class of "
             f"their query, after training {after} (framed)."
         )
 
@@ -77,7 +83,7 @@ def shown_queries(
         own = query.image.label
         shown = [
             (title, [shown_thumb(one, own, side, quality) for one in found])
-            for title, found in zip(TITLES, (query.before, query.after), strict=True)
+            for title, found in zip(neighbours.titles, (query.before, query.after), strict=True)
         ]
         rows.append((shown_thumb(query.image, None, side, quality), shown))
     return rows

@@ -12,7 +12,7 @@ from lewel.config.recipes import command_recipe, read_recipe
 from lewel.config.resolve import resolve
 from lewel.progress import show
 from lewel.tasks.finetune import finetune
-from lewel.tasks.maps import maps
+from lewel.tasks.maps import gallery_files, maps
 from lewel.tasks.outcome import Accuracy, Pretrained
 from lewel.tasks.pretrain import pretrain
 from lewel.tasks.report import report
@@ -55,11 +55,13 @@ def demo(out: Path, seed: int, console: Console) -> Demonstrated:
         scratch = finetune(str(out), tuned.model_copy(update={"scratch": True}), None, console)
         show(console, "4/4 Maps and report")
         new = known_files(out) != before
-        if new or not (out / "maps").is_dir():
+        if new or not all(file.is_file() for file in gallery_files(out / "maps")):
             maps(out, [DATA], MapsConfig(), None)
+            new = True
         page = out / "report.html"
         if new or not page.is_file():
             page = report([out])
+            new = True
     finally:
         torch.set_num_threads(threads)
     return Demonstrated(run, pretrained, scratch, page, new)

@@ -28,6 +28,7 @@ from lewel.evaluate.map_selection import (
 from lewel.evaluate.views import MapViews, make_views
 from lewel.files import refuse_foreign, refuse_unwritable, refuse_within, user_path, write_marked
 from lewel.nn.backbone import MEAN, STD
+from lewel.ops.correspondence import DISTANCE
 from lewel.pages.gallery import Gallery, GalleryImage, GalleryView
 from lewel.pages.links import draw_links
 from lewel.pages.overlays import grid, png
@@ -104,7 +105,8 @@ def _linked(model: MapModel, views: MapViews) -> list[np.ndarray | None]:
     """Both views of each image with what the method takes to be the same; None for most methods."""
     inputs = [normalise(one, MEAN, STD).to(model.device) for one in views.views]
     shares = [boxes / views.sizes.repeat(1, 2) for boxes in views.boxes]  # as in training
-    links = links_of(model.encoder, inputs, shares, views.flips)
+    distance = float(model.config.options.get("distance") or DISTANCE)
+    links = links_of(model.encoder, inputs, shares, views.flips, distance)
     if links is None:
         return [None] * len(views.whole)
     pictures = zip(*views.views, links, strict=True)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from lewel.config.commands import MapsConfig
@@ -14,10 +15,12 @@ from lewel.files import write_atomically
 from lewel.interop.backbones import Network
 from lewel.interop.hub import CARD, CONFIG, PICTURE
 from lewel.interop.lookup import folder_for, read_card, weights_file
+from lewel.interop.published import find_published as published
 from lewel.methods.registry import find_method
 from lewel.pages.model_card import ModelCard, as_markdown
 from lewel.pages.overlays import grid, png
 from lewel.pages.text import PACE, environment, facts, highlights, title_of
+from lewel.tasks.dry_run import duration
 from lewel.tasks.maps import gallery_of
 from lewel.tasks.results import COLUMNS, cells_of
 from lewel.train.metrics import MetricsReader
@@ -107,6 +110,12 @@ def _trained(card: dict[str, Any], run: RunFolder) -> dict[str, Any]:
         known["Samples seen"] = f"{card['steps'] * config['batch_size']:,}"
     if pace := highlights(metrics).get(PACE):
         known[PACE] = pace
+        a_second = float(median(metrics.points("images_per_s")[:, 2]))
+        if config and a_second > 0:  # without evaluations and pauses
+            seconds = card["steps"] * config["batch_size"] / a_second
+            known["Training time"] = f"about {duration(seconds)}"
+    if config.get("init"):
+        known["Initial weights"] = config["init"] if published(config["init"]) else "a file"
     with suppress(UserError):  # a method of a package that is not installed
         known["Paper"] = find_method(card["method"]).about.paper
     known |= {name: text for name, text in environment(card).items() if name != "system"}

@@ -21,6 +21,8 @@ from lewel.evaluate.features import Extractor
 from lewel.evaluate.knn import nearest
 from lewel.evaluate.knn_probe import choose
 from lewel.interop.backbones import Network, find_network, open_backbone
+from lewel.interop.published import find_published
+from lewel.interop.weights import load_weights
 from lewel.nn.backbone import Backbone
 from lewel.ops.randomness import generator, seed_of
 from lewel.pages.neighbours import Neighbours, Query, Thumb
@@ -47,7 +49,7 @@ def neighbours_of_run(run: Path) -> Neighbours | None:
     bank = bank[choose(len(bank), affordable(after, network.image_size))]
     if not len(bank) or not len(queries):
         return None
-    nets = (initial(network, config.seed), after)
+    nets = (initial(network, config), after)
     found = [similar(net, network, bank_source, bank, query_source, queries) for net in nets]
     shown = bank_source, query_source
     if config.data == "scenes":  # drawn at the size that they are shown at
@@ -58,6 +60,7 @@ def neighbours_of_run(run: Path) -> Neighbours | None:
         tuple(Query(one, before, later) for one, before, later in pairs),
         bank=len(bank),
         held_out=data.val is not None,
+        other_weights=config.init is not None,
     )
 
 
@@ -109,11 +112,16 @@ def affordable(backbone: Backbone, image_size: int) -> int:
     return int(np.clip(WORK / (2 * max(1, counter.get_total_flops())), fewest, most))
 
 
-def initial(network: Network, seed: int) -> Backbone:
-    """The randomly initialised network that the run began with."""
+def initial(network: Network, config: PretrainConfig) -> Backbone:
+    """The network that the run began with; raises UserError where its weights are gone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed))
-        return network.build().eval()
+        torch.manual_seed(seed_of(config.seed))
+        built = network.build().eval()
+    if config.init is not None:
+        published = find_published(config.init)
+        file = published.path if published else Path(config.init)
+        load_weights(built.net, file)
+    return built
 
 
 def similar(

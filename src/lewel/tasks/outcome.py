@@ -42,7 +42,7 @@ class Pretrained(os.PathLike[str]):
     folder: Path
     method: str
     steps: int
-    knn_before: float | None  # accuracy of the randomly initialised network, where there are labels
+    knn_before: float | None  # accuracy before training, where there are labels
     knn: float | None
 
     @classmethod
@@ -79,7 +79,7 @@ class Pretrained(os.PathLike[str]):
             picture = f'<img src="data:image/png;base64,{content}" alt="what the network saw">'
         rows = {
             "steps": f"{self.steps:,}",
-            "k-NN accuracy, randomly initialised": percent(self.knn_before),
+            "k-NN accuracy before training": percent(self.knn_before),
             "k-NN accuracy": percent(self.knn),
         }
         return table(f"{self.method} in {self.folder}", rows) + picture
