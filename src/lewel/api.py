@@ -83,8 +83,10 @@ def pretrain(
     settings = {k: fspath(v) if isinstance(v, PathLike) else v for k, v in settings.items()}
     if rescan:
         pretrain_task.rescan(_name(data), _name(recipe), _path(out))
-    config = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget).config
-    return pretrain_task.pretrain(config, _path(out), console or plain_console())
+    console = console or plain_console()
+    found = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget)
+    auto_task.show_settings(found, console)
+    return pretrain_task.pretrain(found.config, _path(out), console)
 
 
 def knn(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Accuracy:

@@ -41,6 +41,13 @@ def show(console: Console, *lines: str) -> None:
         console.print(Line(line), soft_wrap=True)
 
 
+def wide(console: Console, columns: int) -> Console:
+    """A console for tables: a file or a pipe has no edge."""
+    if not console.is_terminal:
+        console.width = columns
+    return console
+
+
 class Line:
     """A line as it is; rich's own texts have spaces in the place of tabs, which paths may have."""
 

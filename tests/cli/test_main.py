@@ -179,7 +179,9 @@ def test_dry_run_shows_the_configuration_and_trains_nothing(
     assert "steps: 1,875" in said
     assert "memory of a device: about 20 MB for 32 images at a time" in said
     assert "exports: onnx, torch-export" in said
-    assert re.search(r"^time: about .* on 1 x cpu, .* s a step", said, re.MULTILINE)
+    assert re.search(
+        r"^time: about .* on 1 x cpu: .* s a step, .* without reading images$", said, re.MULTILINE
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -77,7 +77,8 @@ def test_the_rate_of_short_training_is_that_of_the_search(method: str) -> None:
 
 @pytest.mark.parametrize("images", [0, 1, 49])
 def test_too_few_images_are_refused(images: int) -> None:
-    with pytest.raises(UserError, match=f"There are {images} images, too few to learn from"):
+    many = "is 1 image" if images == 1 else f"are {images} images"
+    with pytest.raises(UserError, match=f"There {many}, too few to train on"):
         choose(replace(LAPTOP, images=images), {})
 
 
@@ -96,6 +97,74 @@ def test_a_budget_below_one_epoch_takes_a_part_of_the_images() -> None:
     made = choose(facts, {})
     assert (made["epochs"], made["limit"]) == (1, int(0.85 * 600 * 100))
     assert any("steps are few" in sentence for sentence in warnings(made))
+
+
+@pytest.mark.parametrize(
+    ("passes", "epochs", "fraction"),
+    [(1.3, 1, 1.0), (1.9, 2, 0.95), (4.3, 4, 1.0), (4.9, 5, 0.98), (70.9, 70, 1.0)],
+)
+def test_whole_epochs_leave_out_the_fewest_samples(
+    passes: float, epochs: int, fraction: float
+) -> None:
+    facts = replace(LAPTOP, images=10_000, budget=1000.0, speed=passes * 10_000 / 850)
+    made = choose(facts, {})
+    assert made["epochs"] == epochs
+    limit = made["limit"] if "limit" in made.made else 10_000
+    assert limit / 10_000 == pytest.approx(fraction, abs=1e-3)
+    assert 0.7 < epochs * limit / (passes * 10_000) < 1.001
+
+
+def test_a_given_limit_is_not_trained_on_for_longer_than_the_budget() -> None:
+    facts = replace(LAPTOP, images=10_000, budget=1000.0, speed=1.9 * 10_000 / 850)
+    assert choose(facts, {"limit": 10_000})["epochs"] == 1
+
+
+def test_one_pass_over_few_images_is_no_reason_to_refuse() -> None:
+    made = choose(replace(LAPTOP, images=60, budget=100.0, speed=95 / 85), {})
+    assert made["epochs"] == 1 and "limit" not in made.made
+
+
+def test_a_budget_for_fewer_images_than_train_anything_is_refused() -> None:
+    with pytest.raises(UserError, match="only 25 images are read"):
+        choose(replace(LAPTOP, images=60, budget=60.0, speed=0.5), {})
+
+
+def test_days_for_few_images_are_not_all_used() -> None:
+    made = choose(replace(LAPTOP, images=200, budget=2 * 86400.0, speed=100.0), {})
+    assert made["epochs"] == 5_000 and "the budget allows 73,440" in made.made["epochs"].because
+
+
+def test_reasons_are_those_that_decide() -> None:
+    """A reason that another rule has overruled would mislead."""
+    few = choose(replace(LAPTOP, images=50), {})
+    assert (few["contrast.queue"], few["optim.warmup_epochs"]) == (32, 10.0)
+    assert "than there are images" in few.made["contrast.queue"].because
+    assert few.made["optim.warmup_epochs"].because == "the paper's"
+    assert "1/200" in choose(LAPTOP, {}).made["contrast.queue"].because
+    assert "--budget changes it" in few.made["width"].because
+    many = choose(replace(LAPTOP, images=5_000_000), {})
+    assert (many["epochs"], many["teacher.statistics"]) == (1, "eman")
+    assert many.made["epochs"].because == "one pass over all images"
+    assert choose(LAPTOP, {"method": "lewel_b"})["teacher.statistics"] == "ema"
+    for budget, flag in ((None, "--epochs."), (600.0, "--budget.")):
+        facts = replace(LAPTOP, budget=budget, speed=1.0)
+        (words, *_) = warnings(choose(facts, {} if budget else {"epochs": 1}))
+        assert words.endswith(flag)
+
+
+def test_a_network_of_timm_has_no_stem_and_a_transformer_gets_adamw() -> None:
+    given = {"backbone": "timm/vit_tiny_patch16_224"}
+    made = choose(replace(LAPTOP, batch_norm=False), given)
+    config = configure("scenes", made.nested(), given)
+    assert not {"stem", "width"} & made.made.keys()
+    assert (config.image_size, config.optim.name, config.optim.lr) == (128, "adamw", 5e-4)
+    given = {"backbone": "timm/resnetv2_50"}
+    assert choose(LAPTOP, given)["optim.name"] == "sgd"
+    other = choose(replace(LAPTOP, batch_norm=False), {**given, "method": "simsiam"})
+    assert other["optim.name"] == "adamw"
+    assert choose(LAPTOP, {"optim": {"name": "adamw"}})["optim.lr"] == 0.002
+    given = {"backbone": "timm/vit_tiny_patch16_224", "optim": {"name": "sgd"}}
+    assert choose(replace(LAPTOP, batch_norm=False), given)["optim.lr"] == 0.04
 
 
 def test_more_time_gives_a_larger_network() -> None:
@@ -120,10 +189,12 @@ def test_published_weights_decide_the_network() -> None:
         "resnet50",
         "imagenet",
         64,
-        224,
+        128,  # a CPU
     ]
+    assert choose(replace(NODE, init=init), {"init": "timm/resnet50"})["image_size"] == 224
     assert not any("published" in sentence for sentence in warnings(made))
-    assert any("published" in sentence for sentence in warnings(choose(LAPTOP, {})))
+    for facts, name in ((LAPTOP, "resnet18"), (replace(NODE, images=2_000), "resnet50")):
+        assert any(f"--init timm/{name}." in sentence for sentence in warnings(choose(facts, {})))
 
 
 @pytest.mark.parametrize("method", sorted(set(method_names()) - set(TUNED)))

@@ -20,7 +20,7 @@ import yaml
 
 from lewel.config.configure import configure
 from lewel.data.sources.open import open_data
-from lewel.tasks.auto import gather, images_per_second
+from lewel.tasks.auto_facts import gather, images_per_second
 
 MINUTES = 10
 TRAINING = 0.85  # of the minutes, as in the rules
@@ -71,7 +71,8 @@ def call(words: list[str], log: Path) -> float:
 def epochs_by_hand(data: str, recipe: str) -> int:
     """Epochs of a recipe that take the time of the budget, by the measure of the rules."""
     config, opened = configure(data, recipe, {}), open_data(data, image_size=32)
-    speed = images_per_second(config, opened, gather(opened, {}, None))
+    facts, _ = gather(opened, {}, None)
+    speed = images_per_second(config, opened, facts)
     return max(1, int(TRAINING * 60 * MINUTES * speed / len(opened.unlabelled)))
 
 

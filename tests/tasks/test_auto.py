@@ -1,24 +1,29 @@
 """`lewel pretrain FOLDER` without a recipe, on real folders."""
 
 import shutil
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
+import lewel
 from lewel.cli.main import run
 from lewel.config.auto_choices import Facts
-from lewel.config.build import build_method
+from lewel.config.build import build_method, load_initial
 from lewel.config.configure import configure
 from lewel.config.methods import as_recipe
 from lewel.config.settings import write_yaml
 from lewel.errors import UserError
-from lewel.tasks import auto
+from lewel.nn.backbone import build_resnet, build_timm
+from lewel.tasks import auto, speed
 from lewel.train.estimate import estimate_memory
-from tests.running import as_torchrun, metrics
+from tests.running import as_torchrun, metrics, tiny_run
 
 RANDOM = np.random.default_rng(0)
 SMALL = ("--width", "8", "--image-size", "32", "--head.hidden", "16", "--head.dim", "8")
@@ -69,6 +74,127 @@ def test_a_begun_run_in_the_usual_folder_is_found_whatever_its_method(
     assert found.choices is None and found.config == before
 
 
+def test_of_two_begun_runs_none_is_resumed_by_chance(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for method in ("lewel_b", "lewel_m"):
+        (folder := tmp_path / "runs" / f"photos-{method}").mkdir(parents=True)
+        config = configure(str(photos), "paper", {"method": method, "limit": 40})
+        write_yaml(as_recipe(config), folder / "config.yaml")
+    with pytest.raises(UserError, match="both exist: give --method lewel_b or --method"):
+        auto.settings(str(photos), None, {})
+    found = auto.settings(str(photos), None, {"method": "lewel_m"}, budget="1h30m")
+    assert found.config.method == "lewel_m" and found.config.limit == 40
+    assert "runs/photos-lewel_m exists: its settings are used" in found.notes[0]
+    assert f"this one has {found.config.epochs} epochs" in found.notes[1]
+    # Other data of the same name has not been begun.
+    shutil.copytree(photos, tmp_path / "other" / "photos")
+    assert auto.settings(str(tmp_path / "other" / "photos"), None, {}).choices is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1h30m", 5400), ("30min", 1800), ("30M", 1800), ("1d 2h", 93600)]
+)
+def test_budgets_are_read_as_people_write_them(text: str, seconds: int) -> None:
+    assert auto.parse_budget(text) == seconds
+
+
+def test_what_a_user_may_not_expect_is_noted(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    assert auto.settings(str(folder), None, {}, tmp_path / "run").notes == ()
+    for index in range(10):
+        (folder / f"{index}.png").write_bytes(b"no image")
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10**6))
+    corrupt, disk = auto.settings(str(folder), None, {}, tmp_path / "run").notes
+    assert "10 of 64 images that were looked at are corrupt" in corrupt
+    assert "checkpoints take about" in disk and f"{tmp_path} has 0.0 GB free" in disk
+
+
+def test_a_file_of_weights_decides_the_network(photos: Path, tmp_path: Path) -> None:
+    net = build_resnet("resnet18", stem="imagenet", width=16)
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    found = auto.settings(str(photos), None, {"init": str(tmp_path / "weights.pth")}).config
+    assert (found.backbone, found.stem, found.width) == ("resnet18", "imagenet", 16)
+    assert found.image_size == 64
+
+
+def test_the_size_of_images_is_that_of_the_weights(tmp_path: Path) -> None:
+    many(tmp_path / "photos", 60, width=300, height=240)
+    photos = str(tmp_path / "photos")
+    name = "timm/vit_tiny_patch16_224"
+    torch.save(build_timm(name.partition("/")[2], 224).state_dict(), tmp_path / "vit.pth")
+    given = {"backbone": name, "init": str(tmp_path / "vit.pth")}
+    found = auto.settings(photos, None, given).config
+    assert (found.backbone, found.image_size, found.optim.name) == (name, 224, "adamw")
+    load_initial(build_method(found, 60), given["init"])
+    run_folder = tmp_path / "run"
+    assert tiny_run(run_folder, "--epochs", "1") == 0
+    found = auto.settings(photos, None, {"init": str(run_folder)}).config
+    assert (found.stem, found.width, found.image_size) == ("small", 8, 16)
+    load_initial(build_method(found, 60), str(run_folder))
+
+
+def test_a_network_that_is_too_large_gets_one_message(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pretrain", str(photos), "--head.hidden", "1000000000", "--dry-run"]) == 1
+    assert "Memory ran out before the first step" in capsys.readouterr().err
+
+
+def test_where_nothing_fits_the_memory_it_is_said(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lewel.tasks.auto_facts.host_memory", lambda: (10**7, 10**7))
+    found = auto.settings(str(photos), None, {"accelerator": "cpu"})
+    assert any("choose a smaller --image-size or --backbone" in note for note in found.notes)
+    share, groups = found.config.batch_size, found.config.contrast.norm_groups
+    assert share // found.config.accumulate >= 2 * groups
+
+
+class Slow:
+    """A data set whose images take so many seconds by a clock of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.now, self.calls = seconds, 0.0, list[int]()
+
+    def __getitems__(self, places: list[tuple[int, int]]) -> None:
+        self.calls.append(len(places))
+        self.now += self.seconds * len(places)
+
+
+def test_reading_is_timed_on_few_images_and_as_in_training() -> None:
+    for seconds, remote, calls in ((0.1, False, 24), (2.0, False, 3), (0.1, True, 2)):
+        data = Slow(seconds)
+        found = speed.reading_seconds(data, 1000, remote, lambda data=data: data.now)
+        assert found == pytest.approx(seconds) and len(data.calls) == calls
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert speed.seconds_together(1.0, 4.0, cpu, workers=0, cores=2) == 5.0
+    assert speed.seconds_together(1.0, 4.0, cpu, workers=2, cores=8) == 1.5
+    assert speed.seconds_together(1.0, 4.0, gpu, workers=2, cores=8) == 2.0
+
+
+def test_networks_of_timm_are_taken_without_a_recipe(photos: Path) -> None:
+    for name, optimiser in (("convnext_atto", "adamw"), ("resnet10t", "sgd")):
+        found = auto.settings(str(photos), None, {"backbone": f"timm/{name}"})
+        assert (found.config.optim.name, found.config.image_size) == (optimiser, 64)
+
+
+def test_python_shows_the_choices_too(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"width": 8, "image_size": 32, "head": {"hidden": 16, "dim": 8}, "epochs": 1}
+    lewel.pretrain(photos, out=tmp_path / "run", workers=0, accelerator="cpu", **small)
+    output = capsys.readouterr().out
+    assert "because" in output and "--contrast.shuffle-bn-groups" in output
+    with pytest.raises(UserError, match="--budget is 5"):
+        lewel.pretrain(photos, budget=5)  # type: ignore[arg-type]
+
+
 def test_dry_run_shows_the_choices_and_writes_nothing(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +202,7 @@ def test_dry_run_shows_the_choices_and_writes_nothing(
     assert run(["pretrain", str(photos), *SMALL, *words]) == 0
     shown = capsys.readouterr().out
     assert "images/s measured" in shown and "memory of a device" in shown
+    assert "s without reading images" in shown
     assert not (tmp_path / "run").exists()
 
 
@@ -131,7 +258,7 @@ def identical(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda folder: many(folder, 1), "There are 1 images, too few"),
+        (lambda folder: many(folder, 1), "There is 1 image, too few"),
         (lambda folder: many(folder, 49), "There are 49 images, too few"),
         (lambda folder: many(folder, 50), "steps: "),
         (only_corrupt, "images can be read, such as"),
@@ -162,12 +289,17 @@ def test_odd_folders_get_a_sentence_or_a_table(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--budget", "soon"], "--budget is 'soon': expected a time of 1m or more"),
+        (["--budget", "soon"], "--budget is 'soon': expected a time from 1m to 366d"),
+        (["--budget", "400d"], "--budget is '400d': expected a time from 1m to 366d"),
+        (["--budget", "5m 5"], "--budget is '5m 5'"),
         (["--budget", "5"], "--budget is '5'"),
         (["--budget", "10s"], "--budget is '10s'"),
         (["--budget", "1h", "--recipe", "scenes_demo"], "has its own: leave out one"),
         (["--budget", "1h", "--epochs", "3"], "--epochs 3 is given: leave out one"),
         (["--init", "timm/resnet5O"], "no published weights 'resnet5O'. Did you mean"),
+        (["--init", "timm/resnet50.nope"], "no published weights 'resnet50.nope'. Did you mean"),
+        (["--backbone", "timm/resnet50.nope"], "has no model 'resnet50.nope'. Did you mean"),
+        (["--init", "resnet50"], "or torchvision/resnet50"),
         (["--init", "torchvision/vgg16"], "torchvision/vgg16 is no backbone of ours"),
     ],
 )
@@ -184,15 +316,17 @@ def test_a_budget_needs_one_process(photos: Path, monkeypatch: pytest.MonkeyPatc
         auto.settings(str(photos), None, {}, None, "1h")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("memory", [10**12, 10**8])
-def test_a_batch_that_does_not_fit_a_device_is_accumulated(memory: int) -> None:
-    facts = Facts(
-        images=10_000, side=64, labelled=False, device="cuda", memory=memory, cores=4, bf16=True
-    )
+def test_a_batch_that_does_not_fit_a_device_is_accumulated(
+    memory: int, device: Literal["cpu", "cuda"]
+) -> None:
+    facts = Facts(images=10_000, side=64, labelled=False, device=device, memory=memory, cores=4)
     given = {"method": "lewel_b", "backbone": "resnet10", "stem": "small", "width": 16}
     sizes = {"image_size": 32, "batch_size": 256, "head": {"dim": 32, "hidden": 64}}
     config = configure("scenes", "paper", {**given, **sizes})
-    parts, method = auto.micro_batches(config, facts), build_method(config, 10_000)
+    method = build_method(config, 10_000)
+    parts = auto.micro_batches(config, method, facts)
 
     def needed(parts: int) -> int:
         return estimate_memory(method, 1, 32, 256 // parts).total

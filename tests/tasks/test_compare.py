@@ -74,6 +74,7 @@ def test_methods_share_the_time_and_end_in_one_table(
     ]
     assert all(cell.strip() != "-" for line in lines[1:3] for cell in line[2:-1])
     assert "BYOL" in said and "pages/index.html" in said
+    assert "--methods byol simclr --budget" in said  # the next command is for the same methods
 
     assert run([*words, "--methods", "byol", "simclr", "--list"]) == 0
     assert "5 of 5" in capsys.readouterr().out

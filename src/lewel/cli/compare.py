@@ -7,12 +7,12 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from lewel.cli.output import command, say, wide
+from lewel.cli.output import command, say
 from lewel.cli.parameters import Flag, Positive
 from lewel.data.pack.urls import shown
 from lewel.data.workers import cores
 from lewel.errors import RunError
-from lewel.progress import plain_console
+from lewel.progress import plain_console, wide
 
 
 def compare(
@@ -75,5 +75,6 @@ def compare(
     say(console, *(f"wrote {path}" for path in pages))
     if failed:
         raise RunError(f"{failed} parts failed: see *.log in {folder / 'backbones'}.")
-    again = ("compare", data, "--budget", budget, "--seeds", seeds + 2, "--out", folder)
+    same = ("--methods", *methods) if methods else ()
+    again = ("compare", data, *same, "--budget", budget, "--seeds", seeds + 2, "--out", folder)
     say(console, "next:", command(*again, note="more seeds: single short runs differ by chance"))

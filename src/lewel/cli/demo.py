@@ -7,9 +7,9 @@ from cyclopts import Parameter
 from rich.panel import Panel
 from rich.table import Table
 
-from lewel.cli.output import command, say, wide
+from lewel.cli.output import command, say
 from lewel.cli.parameters import Whole
-from lewel.progress import plain_console
+from lewel.progress import plain_console, wide
 
 if TYPE_CHECKING:
     from lewel.tasks.demo import Demonstrated

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lewel.cli.output import program, say, wide
+from lewel.cli.output import program, say
 from lewel.cli.parameters import Flag
 from lewel.errors import RunError
-from lewel.progress import plain_console, show
+from lewel.progress import plain_console, show, wide
 
 if TYPE_CHECKING:
     from lewel.tasks.doctor import Diagnosis

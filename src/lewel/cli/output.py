@@ -40,13 +40,6 @@ def program() -> str:
     return str(script.relative_to(here) if script.is_relative_to(here) else script)
 
 
-def wide(console: Console, columns: int) -> Console:
-    """A console for tables: a file or a pipe has no edge."""
-    if not console.is_terminal:
-        console.width = columns
-    return console
-
-
 def show_accuracy(console: Console, found: "Accuracy", *details: str) -> None:
     """The result of knn, linear or finetune, its file, and the next command."""
     low, high = found.interval

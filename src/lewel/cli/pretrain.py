@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lewel.cli.output import command, say, wide
+from lewel.cli.output import command, say
 from lewel.cli.parameters import All, Flag
 from lewel.config.pretrain import PretrainConfig
 from lewel.progress import plain_console
 
 if TYPE_CHECKING:
-    from lewel.config.auto_choices import Choices
     from lewel.tasks.outcome import Pretrained
 
 
@@ -52,32 +51,13 @@ def pretrain(
     given = config.model_dump(exclude_unset=True)
     found = auto.settings(data, recipe, given, out, budget)
     resolved = found.config
-    if found.choices is not None:
-        show_choices(found.choices)
+    console = plain_console()
+    auto.show_settings(found, console)
     if dry_run:
         show_plan(resolved)
         return
-    console = plain_console()
     done = task.pretrain(resolved, out, console)
     say(console, *summary(done, resolved))
-
-
-def show_choices(choices: "Choices") -> None:
-    """What was chosen, why, and the flag that changes it."""
-    from rich.table import Table
-
-    from lewel.config.auto import warnings
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("setting", "value", "because", "change it by"):
-        table.add_column(column, overflow="fold")
-    for choice in choices.made.values():
-        flag = "--" + choice.key.replace("_", "-")
-        name = choice.key.replace("_", " ").replace(".", ": ")
-        table.add_row(name, str(choice.value), choice.because, flag)
-    console = plain_console()
-    wide(console, 120).print(table)
-    say(console, *warnings(choices))
 
 
 def show_plan(config: PretrainConfig) -> None:

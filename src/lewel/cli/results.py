@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from lewel.cli.output import wide
 from lewel.errors import UserError
-from lewel.progress import plain_console
+from lewel.progress import plain_console, wide
 
 
 def results(*runs: Path) -> None:

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from lewel.cli.output import command, say, wide
+from lewel.cli.output import command, say
 from lewel.cli.parameters import All, Run
 from lewel.config.evaluate import WhereConfig
-from lewel.progress import plain_console
+from lewel.progress import plain_console, wide
 
 TITLES = {
     "run": "this run",

@@ -7,11 +7,10 @@ budget. "Measured" means on two CPU cores; docs/choices.md has the numbers.
 from typing import Any
 
 from lewel.config.auto_choices import Choices, Facts, power_of_two
-from lewel.config.auto_length import choose_length, steps_of
+from lewel.config.auto_length import FEWEST, choose_length, steps_of
 from lewel.config.auto_method import choose_method, choose_optimiser, choose_views
 from lewel.errors import UserError
 
-FEWEST = 50  # images
 FEW_STEPS = 2_000  # fewer hardly train a network
 IMAGES_FOR_INIT = 20_000
 
@@ -19,9 +18,10 @@ IMAGES_FOR_INIT = 20_000
 def choose(facts: Facts, given: dict[str, Any]) -> Choices:
     """All settings for these facts; for a budget, first without and then with its `speed`."""
     if facts.images < FEWEST:
+        many = "is 1 image" if facts.images == 1 else f"are {facts.images:,} images"
         raise UserError(
-            f"There are {facts.images:,} images, too few to learn from: give {FEWEST} or more, or "
-            "use published weights as they are (`lewel embed timm/resnet50 FOLDER`)."
+            f"There {many}, too few to train on: give {FEWEST} or more, or use published "
+            "weights as they are (`lewel embed timm/resnet50 FOLDER`)."
         )
     made = Choices(facts, given)
     choose_network(made)
@@ -36,11 +36,13 @@ def choose(facts: Facts, given: dict[str, Any]) -> Choices:
 def choose_network(made: Choices) -> None:
     """Image size, stem, depth and width."""
     facts = made.facts
-    if facts.init:
-        size = min(224, max(64, facts.side // 32 * 32))
-        made.pick("image_size", size, f"the images have {facts.side} px, the weights know 224")
-        for key, value in facts.init.items():
-            made.pick(key, value, "the published weights are for it")
+    if facts.init or str(made.given.get("backbone")).startswith("timm/"):
+        most = 128 if facts.device == "cpu" else 224
+        why = "larger ones take a CPU long" if most == 128 else "the usual size"
+        size = min(most, max(64, facts.side // 32 * 32))
+        made.pick("image_size", size, why if size == most else f"the images have {facts.side} px")
+        for key, value in (facts.init or {"backbone": ""}).items():  # perhaps their size, too
+            made.pick(key, value, "that of the --init weights")
         return
     if facts.device == "cpu":
         large = facts.core_hours >= 24
@@ -52,7 +54,7 @@ def choose_network(made: Choices) -> None:
         made.pick("stem", stem_for(made["image_size"]), "keeps at least 4 x 4 locations for maps")
         made.pick("backbone", "resnet18" if large else "resnet10", "a CPU, no GPU")
         width = 32 if facts.core_hours >= 4 else 16
-        made.pick("width", width, f"{facts.core_hours:.1f} core hours")
+        made.pick("width", width, facts.time)
         return
     small = facts.side < 112
     size = 224 if not small else 64 if facts.side >= 56 else 32
@@ -80,6 +82,7 @@ def choose_batch(made: Choices) -> None:
     half = facts.device == "cuda"
     precision = ("bf16-mixed" if facts.bf16 else "16-mixed") if half else "32"
     made.pick("precision", precision, "what the device computes fastest and safely")
+    made.pick("workers", None, f"by the cores of the machine: {facts.workers} here")
 
 
 def warnings(made: Choices) -> list[str]:
@@ -87,11 +90,14 @@ def warnings(made: Choices) -> list[str]:
     facts, found, steps = made.facts, [], steps_of(made)
     if steps < FEW_STEPS:
         found.append(
-            f"{steps:,} steps are few: a network needs some thousand. Raise --budget or --epochs."
+            f"{steps:,} steps are few: a network needs some thousand. Raise "
+            f"{'--epochs' if facts.budget is None else '--budget'}."
         )
-    if facts.images < IMAGES_FOR_INIT and "init" not in made.given:
+    if facts.images < IMAGES_FOR_INIT and not {"init", "backbone"} & made.given.keys():
+        name = "resnet18" if facts.device == "cpu" else "resnet50"
+        slow = " (hours on a CPU; --budget limits them)" if facts.device == "cpu" else ""
         found.append(
             f"{facts.images:,} images are few: begin with published weights, for example "
-            "--init timm/resnet50.a1_in1k, unless their licence or size forbids it."
+            f"--init timm/{name}.a1_in1k{slow}, unless their licence or size forbids it."
         )
     return found

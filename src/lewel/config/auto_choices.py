@@ -18,12 +18,20 @@ class Facts:
     bf16: bool = False
     budget: float | None = None  # seconds
     speed: float | None = None  # images a second, of the chosen network
-    init: dict[str, str | int] | None = None  # the network of published weights
+    init: dict[str, str | int] | None = None  # the network of the weights to begin with
+    batch_norm: bool = True  # of the network that is given; transformers have none
+    workers: int = 0  # processes that read images; 0 where the training process does
 
     @property
     def core_hours(self) -> float:
         """CPU time that the budget allows; without one a quarter of an hour on each core."""
         return self.cores * (self.budget or 900) / 3600
+
+    @property
+    def time(self) -> str:
+        """The CPU time in words."""
+        assumed = "" if self.budget else ", a quarter of an hour on each core; --budget changes it"
+        return f"{self.core_hours:.1f} core hours{assumed}"
 
 
 @dataclass(frozen=True)

@@ -3,32 +3,55 @@
 from dataclasses import replace
 
 from lewel.config.auto_choices import Choices, Facts
+from lewel.errors import UserError
 
+FEWEST = 50  # images
 STEPS = 4_000  # on a CPU without a budget
 GPU_STEPS = 100_000
 MANY_STEPS = 50_000  # from here on the paper's schedules fit
+MOST_EPOCHS = 5_000
+FEW_EPOCHS = 5  # up to here a part of an epoch is a large part of the budget
 TRAINING = 0.85  # of a budget; the rest is for start, k-NN probes and checkpoints
 
 
 def choose_length(made: Choices) -> None:
-    """Epochs, and for data that a budget can't pass over once, a part of it."""
+    """Epochs, and where whole ones do not fit a budget, a part of the images."""
     facts, batch = made.facts, made["batch_size"]
     if facts.budget is not None:
         if facts.speed is None:  # of the trial, which does not depend on it
             made.pick("epochs", 1, "a trial")
             return
-        seen = TRAINING * facts.budget * facts.speed
-        why = f"{facts.speed:,.0f} images/s measured, {TRAINING:.0%} of the budget"
-        if seen < facts.images and "limit" not in made.given and "epochs" not in made.given:
-            made.pick("limit", max(batch, int(seen)), f"the budget is too short for all: {why}")
-        made.pick("epochs", max(1, int(seen / facts.images)), why)
+        choose_for_budget(made, TRAINING * facts.budget * facts.speed)
         return
     steps = STEPS if facts.device == "cpu" else GPU_STEPS
     epochs = max(1, -(-steps * batch // facts.images))
-    why = f"about {steps:,} steps"
+    why = f"about {steps:,} steps" if epochs > 1 else "one pass over all images"
     if facts.device != "cpu":
         epochs = min(max(epochs, 100), 1000)
         why = f"{why}, between 100 and 1,000 epochs"
+    made.pick("epochs", epochs, why)
+
+
+def choose_for_budget(made: Choices, seen: float) -> None:
+    """Epochs for so many samples seen; with few epochs, whole ones leave out the fewest samples."""
+    facts = made.facts
+    why = f"{facts.speed:,.0f} images/s measured, {TRAINING:.0%} of the budget"
+    passes = seen / facts.images
+    epochs = max(1, int(passes))
+    if seen < FEWEST:
+        raise UserError(
+            f"In this --budget only {int(seen):,} images are read and trained on, fewer than "
+            f"{FEWEST}: give more time."
+        )
+    # k of all passes are used, or of all images the part that k + 1 passes allow.
+    part = "limit" not in made.given and seen / (epochs + 1) >= FEWEST
+    if part and epochs < FEW_EPOCHS and passes**2 > epochs * (epochs + 1):
+        epochs += 1
+    if epochs > passes and "limit" not in made.given:
+        limit = max(made["batch_size"], int(seen / epochs))
+        made.pick("limit", limit, f"so that whole epochs fit the budget: {why}")
+    if epochs > MOST_EPOCHS:
+        epochs, why = MOST_EPOCHS, f"the most that is chosen; the budget allows {epochs:,}"
     made.pick("epochs", epochs, why)
 
 

@@ -31,17 +31,25 @@ def choose_method(made: Choices) -> None:
         momentum = 0.99 if contrastive else 0.98
         made.pick("teacher.momentum", momentum, "a slower teacher lags behind in short training")
         made.pick("teacher.schedule", "constant" if contrastive else "cosine", "the paper's")
-    made.pick("teacher.statistics", "ema", "EMAN collapses in short training (measured)")
     if contrastive:
-        made.pick("contrast.queue", queue_for(made), "keys of the last 1/200 of training at most")
+        made.pick("teacher.statistics", "ema", "the paper's, with ShuffleBN")
+        made.pick("contrast.queue", *queue_for(made))
         groups = shuffle_groups(made)
         made.pick("contrast.norm_groups", groups, "16 images or more in each group of ShuffleBN")
+    elif long:
+        made.pick("teacher.statistics", "eman", "the paper's for 100 and 200 epochs")
+    else:
+        made.pick("teacher.statistics", "ema", "EMAN collapses in short training (measured)")
 
 
-def queue_for(made: Choices) -> int:
+def queue_for(made: Choices) -> tuple[int, str]:
     """Keys, a power of two: in short training old keys of a fast teacher mislead (measured)."""
     recent = int(made["batch_size"]) * steps_of(made) // 200
-    return min(65_536, power_of_two(max(256, recent)), power_of_two(made.facts.images))
+    return min(
+        (65_536, "the paper's"),
+        (power_of_two(max(256, recent)), "keys of the last 1/200 of training, 256 at least"),
+        (power_of_two(made.facts.images), "no more than there are images"),
+    )
 
 
 def shuffle_groups(made: Choices) -> int:
@@ -79,7 +87,7 @@ def choose_by_recipe(made: Choices) -> None:
     for key, value in dotted({"optim": trained["optim"]}).items():
         made.pick(key, value, f"as in {training}")
     made.pick("optim.lr_batch_size", trained["batch_size"], "the rate is for this batch")
-    made.pick("optim.warmup_epochs", round(min(10.0, made["epochs"] / 20), 3), "a twentieth")
+    choose_warmup(made)
 
 
 def choose_optimiser(made: Choices) -> None:
@@ -88,6 +96,10 @@ def choose_optimiser(made: Choices) -> None:
     if made.facts.labelled:
         every = max(1, epochs // 4)
         made.pick("knn.every", every, "labels are at hand: k-NN four times; never for training")
+    usual = "sgd" if made.facts.batch_norm else "adamw"
+    if made.given.get("optim.name", usual) == "adamw":
+        choose_adamw(made)
+        return
     if method not in TUNED:
         return
     contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
@@ -103,9 +115,25 @@ def choose_optimiser(made: Choices) -> None:
     made.pick("optim.lr", round(rate * min(batch, 4 * base) / base, 4), why)
     made.pick("optim.lr_batch_size", batch, "the rate is for this batch")
     made.pick("optim.weight_decay", decay, "the paper's" if decay < 1e-5 else "the usual one")
-    made.pick(
-        "optim.warmup_epochs", round(min(10.0, epochs / 20), 3), "a twentieth of the training"
-    )
+    choose_warmup(made)
+
+
+def choose_adamw(made: Choices) -> None:
+    """AdamW: for networks without batch norm, and where it is given."""
+    rate, decay = (0.002, 0.01) if made.facts.batch_norm else (5e-4, 0.05)
+    why = "tried on scenes" if made.facts.batch_norm else "usual for transformers"
+    made.pick("optim.name", "adamw", "the network has no batch norm, as transformers")
+    made.pick("optim.lr", rate, f"{why}; not searched")
+    made.pick("optim.lr_batch_size", made["batch_size"], "the rate is for this batch")
+    made.pick("optim.weight_decay", decay, f"{why}; not searched")
+    choose_warmup(made)
+
+
+def choose_warmup(made: Choices) -> None:
+    """A twentieth of the training, at most the paper's 10 epochs."""
+    part = round(float(made["epochs"]) / 20, 3)
+    why = "a twentieth of the training" if part < 10 else "the paper's"
+    made.pick("optim.warmup_epochs", min(10.0, part), why)
 
 
 def choose_views(made: Choices) -> None:

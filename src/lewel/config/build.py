@@ -192,7 +192,8 @@ def build_embed(
 
 def build_fabric(config: PretrainConfig, place: Placement) -> Fabric:
     """The engine for these devices."""
-    return open_fabric(place, config.accelerator, config.precision, config.sync_batch_norm)
+    sync = config.sync_batch_norm
+    return open_fabric(place, config.accelerator, config.precision, sync, config.rank_timeout)
 
 
 def build_probe(

@@ -43,8 +43,10 @@ def build_backbone(
         )
     import timm
 
-    if not timm.is_model(model):
-        close = get_close_matches(model, timm.list_models(), n=3)
+    tagged = "." in model  # weights of a model
+    if not timm.is_model(model) or (tagged and model not in timm.list_pretrained()):
+        known = timm.list_pretrained() if tagged else timm.list_models()
+        close = get_close_matches(model, known, n=3)
         hint = f" Did you mean {' or '.join(close)}?" if close else ""
         raise UserError(f"timm {timm.__version__} has no model {model!r}.{hint}")
     if stem != "imagenet" or width != STOCK:

@@ -1,6 +1,7 @@
 """Published weights by name: `torchvision/resnet50`, `timm/resnet50.a1_in1k`."""
 
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -63,7 +64,10 @@ def _of_timm(model: str) -> Published:
 
     architecture = model.partition(".")[0]
     known = timm.list_pretrained()
-    config = get_pretrained_cfg(model) if timm.is_model(architecture) else None
+    config = None
+    if timm.is_model(architecture):
+        with suppress(RuntimeError):  # a tag that does not exist
+            config = get_pretrained_cfg(model)
     if config is None or not config.hf_hub_id or (model not in known and model != architecture):
         close = get_close_matches(model, known, n=3)
         hint = f" Did you mean {' or '.join(f'timm/{one}' for one in close)}?" if close else ""

@@ -33,7 +33,10 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         file = file / "backbone.safetensors"
     if not file.is_file():
         state = "holds no weights" if user_path(path).is_dir() else state_of(file)
-        raise UserError(f"{path} {state}: expected a run folder, .safetensors or .pth.")
+        raise UserError(
+            f"{path} {state}: expected a run folder, .safetensors or .pth, or published weights by "
+            "name, as timm/resnet50 or torchvision/resnet50."
+        )
     if file.suffix == ".safetensors":
         try:
             return in_torchvisions_names(load_file(file))

@@ -26,7 +26,7 @@ from lewel.errors import UserError
 from lewel.files import write_atomically
 from lewel.methods.registry import find_method, method_names
 from lewel.pages.reproduction import Fact, Shown
-from lewel.tasks.auto import gather, images_per_second
+from lewel.tasks.auto_facts import gather, images_per_second
 from lewel.tasks.reproduction_plan import Setup
 from lewel.tasks.reproduction_tables import show
 from lewel.train.estimate import estimate_memory
@@ -219,7 +219,8 @@ def measured_share(method: str, recipe: str, data: str, opened: Data, budget: fl
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        facts = replace(gather(opened, {"accelerator": "cpu"}, None), cores=1)
+        facts, _ = gather(opened, {"accelerator": "cpu"}, None)
+        facts = replace(facts, cores=1, workers=0)
         # By CPU time, so that other processes do not favour a method.
         speed = images_per_second(config, opened, facts, time.process_time)
         trained = build_method(config, facts.images)

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from lewel.config.build import build_fabric, build_optimizer, peak_rate
+from lewel.config.build import build_dataset, build_fabric, build_optimizer, peak_rate
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.sizes import crop_sizes
+from lewel.data.sources.source import is_remote
 from lewel.nn.backbone import exports_of
 from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured, warnings
+from lewel.tasks.speed import PACK, reading_seconds, seconds_together
 from lewel.train.card import count
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds
@@ -32,7 +34,13 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         plan.half,
         at_most=16 if device.type == "cpu" else 64,
     )
+    share = micro * config.accumulate  # images of a step on each device
+    source = parts.data.unlabelled
+    reading = reading_seconds(build_dataset(config, source), len(source), is_remote(source))
+    together = share * seconds_together(seconds / share, reading, device, plan.workers, place.cores)
     found = warnings(parts)
+    if together > PACK * seconds and not is_remote(source):
+        found.append("Reading takes most of the time: `lewel pack` makes images small, once.")
     return {
         "images": len(parts.data.unlabelled),
         "steps": parts.plan.steps,
@@ -42,8 +50,8 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
         "locations of a map": method.student.backbone.locations(config.image_size),
         "exports": ", ".join(exports_of(config.backbone, config.stem, config.width)),
         "memory of a device": f"about {in_units(memory.total)} for {micro} images at a time",
-        "time": f"about {duration(seconds * plan.steps)} on {place.ranks} x {device.type}, "
-        f"{seconds:.2g} s a step, if reading images keeps up",
+        "time": f"about {duration(together * plan.steps)} on {place.ranks} x {device.type}: "
+        f"{together:.2g} s a step, {seconds:.2g} s without reading images",
         **({"warning": " ".join(found)} if found else {}),
     }
 

@@ -97,8 +97,8 @@ def warnings(parts: Parts) -> list[str]:
         )
     if device.type == "cpu" and config.backbone == "resnet50" and config.image_size >= 128:
         lines.append(
-            "No GPU is used: a ResNet-50 of this size takes weeks on a CPU. "
-            "`lewel recipes` lists small ones."
+            "No GPU is used, and a ResNet-50 of this size is slow on a CPU (ImageNet takes weeks): "
+            "choose a smaller --backbone or --image-size; --dry-run states the time."
         )
     if parts.method.about.in_batch and config.accumulate > 1:
         lines.append(

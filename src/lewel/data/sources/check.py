@@ -26,7 +26,8 @@ def refuse_identical(source: Source, name: str) -> None:
         first, equal = image, equal + 1
     if equal > 1:
         raise UserError(
-            f"{equal:,} images of {name} have the same pixels, for example "
+            f"{'All' if equal == len(source) else 'The first'} {equal:,} images of {name} have the "
+            f"same pixels, for example "
             f"{source.describe(0)} and {source.describe(1)}: give images that differ."
         )
 

@@ -1,0 +1,154 @@
+"""The facts by which settings are chosen without a recipe: images, machine, first weights."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lewel.config.auto_choices import Facts
+from lewel.config.build import build_dataset, build_method
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.sizes import crop_sizes
+from lewel.data.sources.images import CORRUPT_LIMIT, UnreadableImage
+from lewel.data.sources.source import Data, Source, is_remote
+from lewel.errors import UserError
+from lewel.host import host_memory
+from lewel.interop.backbones import build_backbone, find_network
+from lewel.interop.lookup import read_card, weights_file
+from lewel.interop.published import find_published
+from lewel.interop.weights import read_weights
+from lewel.nn.backbone import STOCK
+from lewel.tasks.speed import reading_seconds, seconds_together
+from lewel.train.devices import default_workers, placement
+from lewel.train.estimate import estimate_seconds
+
+SAMPLE = 64  # images whose size is looked at
+TIMED = 256  # images of the step that is timed, at most
+
+
+class Looked(NamedTuple):
+    """What some of the images showed."""
+
+    side: int  # median of the shorter sides in pixels
+    notes: list[str]
+
+
+def gather(opened: Data, given: dict[str, Any], budget: float | None) -> tuple[Facts, list[str]]:
+    """The facts about images and machine, and notes on what a user may not expect."""
+    place = placement(given.get("devices"), given.get("nodes"))
+    if budget is not None and place.starter != "lewel":
+        raise UserError(
+            f"--budget measures the speed of one process, not of {place.ranks} that "
+            f"{place.starter} has started: give --epochs (--dry-run states the time)."
+        )
+    accelerator = given.get("accelerator", "auto")
+    found = torch.accelerator.current_accelerator() if accelerator != "cpu" else None
+    kind = found.type if found is not None and torch.accelerator.is_available() else "cpu"
+    if kind == "cuda":
+        memory = torch.cuda.get_device_properties(0).total_memory
+    else:
+        memory = host_memory()[0] // place.devices  # shared by all processes
+    looked = look(opened.unlabelled)
+    init = network_of(given)
+    backbone = str(given.get("backbone") or (init or {}).get("backbone", ""))
+    mine, workers = place.cores, given.get("workers")
+    facts = Facts(
+        images=len(opened.unlabelled),
+        side=looked.side,
+        labelled=opened.train is not None,
+        device="cuda" if kind == "cuda" else "mps" if kind == "mps" else "cpu",
+        memory=memory,
+        cores=mine,
+        ranks=place.ranks,
+        bf16=kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
+        budget=budget,
+        init=init,
+        batch_norm=architecture_of(backbone).batch_norm,
+        workers=default_workers(torch.device(kind), mine) if workers is None else workers,
+    )
+    return facts, looked.notes
+
+
+def network_of(given: dict[str, Any]) -> dict[str, str | int] | None:
+    """The network of the weights to begin with, by its settings; None without any."""
+    init = given.get("init")
+    if not isinstance(init, str):
+        return None
+    if published := find_published(init):
+        size = architecture_of(published.backbone).image_size
+        return {**published.settings, **({"image_size": size} if size else {})}
+    file = weights_file(init)
+    if file is None:
+        read_weights(init)  # reports what is missing
+    found = find_network(init, given.get("backbone"))
+    card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
+    size = found.image_size if card else architecture_of(found.name).image_size
+    known: dict[str, str | int] = {"backbone": found.name}
+    if not found.name.startswith("timm/"):
+        known |= {"stem": found.stem, "width": found.width}
+    return {**known, **({"image_size": size} if size else {})}
+
+
+class Architecture(NamedTuple):
+    """What settings follow from of a network."""
+
+    batch_norm: bool
+    image_size: int | None  # of published weights, where position embeddings fix it
+
+
+def architecture_of(backbone: str) -> Architecture:
+    """What is known of a network by its name; our own have batch norms and take any size."""
+    if not backbone.startswith("timm/"):
+        return Architecture(batch_norm=True, image_size=None)
+    try:
+        with torch.device("meta"):
+            network = build_backbone(backbone, "imagenet", STOCK, 224)
+    except UserError:  # some versions of timm compute with tensors while they build
+        network = build_backbone(backbone, "imagenet", STOCK, 224)
+    norms = any(isinstance(module, _BatchNorm) for module in network.modules())
+    fixed = any("pos_embed" in name for name, _ in network.named_parameters())
+    default: Any = getattr(network.net, "default_cfg", {}).get("input_size", (3, 224, 224))
+    return Architecture(norms, int(default[1]) if fixed else None)
+
+
+def look(source: Source) -> Looked:
+    """Look at some images: their median size, and whether they can be read."""
+    sides, reasons = [], []
+    for index in np.unique(np.linspace(0, len(source) - 1, SAMPLE).astype(int)).tolist():
+        try:
+            sides.append(min(source.read(index).shape[1:]))
+        except UnreadableImage as error:
+            reasons.append(f"{source.describe(index)}: {error}")
+    seen = len(sides) + len(reasons)
+    if not sides:
+        raise UserError(f"None of {seen} images can be read, such as {reasons[0]}.")
+    notes = []
+    if len(reasons) > CORRUPT_LIMIT * seen:
+        notes.append(
+            f"Warning: {len(reasons)} of {seen} images that were looked at are corrupt, such as "
+            f"{reasons[0]}. Training stops above {CORRUPT_LIMIT:.0%}: remove them."
+        )
+    return Looked(int(median(sides)), notes)
+
+
+def images_per_second(
+    config: PretrainConfig,
+    opened: Data,
+    facts: Facts,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Measured: a training step, and reading and augmenting."""
+    method = build_method(config, facts.images)
+    device = torch.device(facts.device)
+    micro = config.batch_size // facts.ranks // config.accumulate
+    half = config.precision.endswith("mixed")
+    layout, timed = bool(config.channels_last), min(micro, TIMED)
+    step = estimate_seconds(method, crop_sizes(config), layout, device, micro, half, timed, clock)
+    dataset, remote = build_dataset(config, opened.unlabelled), is_remote(opened.unlabelled)
+    reading = reading_seconds(dataset, facts.images, remote, clock)
+    seconds = seconds_together(step / micro, reading, device, facts.workers, facts.cores)
+    return facts.ranks / seconds
