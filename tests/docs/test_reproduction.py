@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT
 
 NUMBERS = ROOT / "docs" / "measured" / "small.json"
 SEEDS = range(3)
-STATED = ["table1", "table2", "table3", "table5", "maps"]
+STATED = ["table1", "table2", "table3", "table5", "table6", "figure3a", "maps"]
 
 
 def setup() -> Setup:

@@ -89,6 +89,7 @@ def test_a_failed_row_is_one_line_and_the_others_are_done(finished: tuple[Path, 
     failed = [line for line in output.splitlines() if ": failed: " in line]
     assert len(failed) == 2 and all("lr=1e+30" in line for line in failed)
     assert "table1: LEWEL_B > BYOL, k-NN: " in output
+    assert "next:" not in output  # first the failed parts
     folder = out / "minutes" / "backbones"
     assert json.loads((folder / "scenes_byol-seed1" / "knn.done.json").read_text())["seconds"] > 0
     assert (folder / "random_init-scenes_byol-seed0" / "knn.done.json").exists()
@@ -127,6 +128,8 @@ def test_known_numbers_are_not_measured_again(
         process = start(tmp_path / "out", "--known", str(numbers), rows=3)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
+        more = f"--scale minutes --seeds 4 --out {tmp_path / 'out'} --known {numbers}    # more"
+        assert more in output
     assert not (tmp_path / "out" / "minutes" / "backbones").exists()
     pages.append(tmp_path / "out" / "minutes" / "pages" / "table1.md")
     without_broken, mine = (page.read_text().replace("| broken | - |\n", "") for page in pages)

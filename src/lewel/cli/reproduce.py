@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.table import Table
 
-from lewel.cli.output import command, say, wide
+from lewel.cli.output import command, say
 from lewel.cli.parameters import Flag, Positive
 from lewel.data.workers import cores
 from lewel.errors import Interrupted, RunError, UserError
-from lewel.progress import plain_console
+from lewel.progress import plain_console, wide
 
 if TYPE_CHECKING:
     from lewel.config.reproduce import Experiment
     from lewel.pages.reproduction import Ordering
     from lewel.tasks.reproduction_plan import Backbone
+
+DATA_ROOT, OUT = Path("data"), Path("runs/reproduce")
 
 
 def reproduce(
@@ -25,9 +27,9 @@ def reproduce(
     seeds: Positive = 3,
     only: str | None = None,
     skip: tuple[str, ...] = (),
-    data_root: Path = Path("data"),
+    data_root: Path = DATA_ROOT,
     jobs: Positive | None = None,
-    out: Path = Path("runs/reproduce"),
+    out: Path = OUT,
     known: tuple[Path, ...] = (),
     list: Flag = False,
     slurm: Flag = False,
@@ -38,7 +40,7 @@ def reproduce(
     ----------
     experiments
         table1 ... table9, figure3a, figure3b, figure5, maps (a control); by default all of
-        these. Also methods (all of them side by side) and rates (learning rates).
+        these. Also methods (all of them side by side), rates (learning rates) and finer (maps).
     scale
         The paper's, hours on a CPU (small), or minutes on the embedded data.
     seeds
@@ -103,7 +105,12 @@ def reproduce(
     say(console, *(f"{name}: {ordering.text()}" for name, ordering in shown))
     if failed:
         raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
-    say(console, "next:", command("reproduce", "--scale", setup.scale_name, "--seeds", seeds + 2))
+    single = (("--only", only, None), ("--data-root", data_root, DATA_ROOT), ("--out", out, OUT))
+    same = [word for flag, value, usual in single if value != usual for word in (flag, value)]
+    for flag, values in (("--skip", skip), ("--known", known)):
+        same += [word for value in values for word in (flag, value)]
+    again = ("reproduce", *experiments, "--scale", scale, "--seeds", seeds + 2, *same)
+    say(console, "next:", command(*again, note="more seeds, in the same folder"))
 
 
 def write(
