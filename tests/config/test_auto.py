@@ -13,6 +13,7 @@ from lewel.config.configure import configure
 from lewel.config.methods import taken, typed_options, without_unused
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.config.resolve import resolve
+from lewel.config.sizes import check_groups
 from lewel.errors import UserError
 from lewel.methods.registry import find_method, method_names
 
@@ -29,7 +30,17 @@ NODE = Facts(
 )
 
 
-@pytest.mark.parametrize("base", [LAPTOP, NODE, replace(NODE, ranks=1, bf16=False)])
+@pytest.mark.parametrize(
+    "base",
+    [
+        LAPTOP,
+        replace(LAPTOP, ranks=2),
+        replace(LAPTOP, ranks=3),
+        NODE,
+        replace(NODE, ranks=3),
+        replace(NODE, ranks=1, bf16=False),
+    ],
+)
 def test_every_choice_is_a_configuration_that_learns(base: Facts) -> None:
     sides, images = (20, 100, 4_000), (50, 64, 200, 1_000, 25_000, 300_000, 5_000_000)
     for facts in (replace(base, images=n, side=side) for n in images for side in sides):
@@ -39,12 +50,45 @@ def test_every_choice_is_a_configuration_that_learns(base: Facts) -> None:
         assert config.batch_size <= facts.images
         assert share * facts.ranks == config.batch_size and share >= 2
         if config.method == "lewel_m":
-            groups = config.contrast.norm_groups
-            assert share % groups == 0 and share >= 2 * groups
+            check_groups(config, facts.ranks)
             assert config.contrast.queue <= facts.images
         assert steps_of(made) >= 2_000
         assert config.optim.warmup_epochs < config.epochs
         assert all(choice.because for choice in made.made.values())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "groups"),
+    [
+        (1, {}, 4),
+        (2, {}, 4),
+        (1, {"batch_size": 50}, 2),
+        (1, {"batch_size": 70}, 2),
+        (2, {"batch_size": 96}, 4),
+        (1, {"accumulate": 4}, 1),
+        (1, {"accumulate": 2, "method": "densecl"}, 2),
+    ],
+)
+def test_shufflebn_groups_share_a_micro_batch_evenly(
+    ranks: int, given: dict[str, Any], groups: int
+) -> None:
+    made = choose(replace(LAPTOP, ranks=ranks), given)
+    config = configure("scenes", made.nested(), given)
+    check_groups(config, ranks)
+    assert config.contrast.norm_groups == groups
+
+
+def test_a_narrow_network_is_not_trained_in_a_layout_that_is_unsafe() -> None:
+    given = {"width": 8, "stem": "small"}
+    assert not configure("scenes", choose(LAPTOP, given).nested(), given).channels_last
+    assert choose(LAPTOP, {"width": 8})["channels_last"]
+
+
+def test_a_given_optimiser_has_its_own_rate() -> None:
+    days = replace(NODE, ranks=1)
+    for facts, name, rate, base in ((LAPTOP, "lars", 3.6, 512), (days, "sgd", 0.15, 64)):
+        made = choose(facts, {"method": "lewel_b", "optim": {"name": name}})
+        assert made["optim.lr"] == pytest.approx(rate * min(made["batch_size"] / base, 4), rel=1e-3)
 
 
 def test_what_is_given_stays_and_the_rest_follows_it() -> None:
@@ -117,6 +161,19 @@ def test_whole_epochs_leave_out_the_fewest_samples(
 def test_a_given_limit_is_not_trained_on_for_longer_than_the_budget() -> None:
     facts = replace(LAPTOP, images=10_000, budget=1000.0, speed=1.9 * 10_000 / 850)
     assert choose(facts, {"limit": 10_000})["epochs"] == 1
+
+
+@pytest.mark.parametrize("key", ["limit", "batch_size"])
+def test_images_that_a_budget_has_no_time_for_are_refused(key: str) -> None:
+    facts = replace(LAPTOP, images=120, budget=60.0, speed=2.0)
+    with pytest.raises(UserError, match=f"fewer than the 110 of --{key.replace('_', '-')}"):
+        choose(facts, {key: 110})
+    choose(facts, {key: 100})
+
+
+def test_the_queue_has_no_more_keys_than_a_budget_leaves_images() -> None:
+    made = choose(replace(LAPTOP, images=1_000, budget=60.0, speed=2.0), {})
+    assert made["limit"] == 102 and made["contrast.queue"] == 64
 
 
 def test_one_pass_over_few_images_is_no_reason_to_refuse() -> None:

@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from lewel.cli.main import run
+from lewel.config.pretrain import PretrainConfig
 from lewel.errors import RunError, UserError
+from lewel.tasks.pretrain import refuse_different_settings
 from lewel.train.devices import open_fabric, placement
 from lewel.train.fabric import Fabric
 from lewel.train.launch import launch, requeue_after_signal
@@ -202,6 +204,19 @@ def test_if_one_rank_fails_all_stop_with_its_message(work: object, message: str)
     with pytest.raises(RunError, match=message):
         launch(fabric, 10.0, work)  # type: ignore[arg-type]
     assert time.monotonic() - began < 60
+
+
+def choose_otherwise_on_the_second(fabric: Fabric) -> None:
+    own = {"accumulate": 1 + fabric.global_rank, "data": str(fabric.global_rank), "workers": None}
+    refuse_different_settings(PretrainConfig(**own))  # type: ignore[arg-type]
+
+
+def test_ranks_that_chose_different_settings_are_refused() -> None:
+    fabric = open_fabric(placement(2, 1), "cpu", "32", False)
+    with pytest.raises(
+        UserError, match=r"different settings \(--accumulate: 1 and 2\): give these"
+    ):
+        launch(fabric, 10.0, choose_otherwise_on_the_second)
 
 
 def break_on_the_second(fabric: Fabric) -> None:

@@ -235,3 +235,9 @@ def test_a_file_that_comes_back_different_is_removed(
     assert run(["export", str(file), "--to", "detectron2", "--out", str(out)]) == 1
     assert "has different tensors: it was removed" in capsys.readouterr().err
     assert not out.exists() and not out.with_suffix(".yaml").exists()
+
+
+def test_a_stem_alone_is_no_sign_of_detectron2() -> None:
+    stem = ["backbone.bottom_up.stem.conv1.weight"]
+    assert names.is_detectron2([*stem, "backbone.bottom_up.res2.0.conv1.weight"])
+    assert not names.is_detectron2([*stem, "stages.0.blocks.0.conv1.weight"])  # timm's CoAtNet

@@ -14,16 +14,17 @@ from PIL import Image
 
 import lewel
 from lewel.cli.main import run
-from lewel.config.auto_choices import Facts
+from lewel.config.auto_choices import Choices, Facts
 from lewel.config.build import build_method, load_initial
 from lewel.config.configure import configure
 from lewel.config.methods import as_recipe
 from lewel.config.settings import write_yaml
+from lewel.data.views.blocks import BLOCK
 from lewel.errors import UserError
 from lewel.nn.backbone import build_resnet, build_timm
-from lewel.tasks import auto, speed
+from lewel.tasks import auto, auto_facts, speed
 from lewel.train.estimate import estimate_memory
-from tests.running import as_torchrun, metrics, tiny_run
+from tests.running import as_torchrun, metrics, tiny_command, tiny_run
 
 RANDOM = np.random.default_rng(0)
 SMALL = ("--width", "8", "--image-size", "32", "--head.hidden", "16", "--head.dim", "8")
@@ -72,6 +73,22 @@ def test_a_begun_run_in_the_usual_folder_is_found_whatever_its_method(
     write_yaml(as_recipe(before), folder / "config.yaml")
     found = auto.settings(str(photos), None, {})
     assert found.choices is None and found.config == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_run_whose_settings_are_lost_resumes_with_those_of_its_checkpoint(
+    photos: Path, tmp_path: Path, damage: str
+) -> None:
+    command = ["pretrain", str(photos), *SMALL, *ONCE, "--out", str(tmp_path / "run")]
+    assert run(command) == 0
+    file = tmp_path / "run" / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_text("batch_size: [")
+    assert run(["pretrain", str(photos), "--epochs", "2", "--out", str(tmp_path / "run")]) == 0
+    assert yaml.safe_load(file.read_text()) == config | {"epochs": 2}
 
 
 def test_of_two_begun_runs_none_is_resumed_by_chance(
@@ -139,6 +156,32 @@ def test_the_size_of_images_is_that_of_the_weights(tmp_path: Path) -> None:
     load_initial(build_method(found, 60), str(run_folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("swin_tiny_patch4_window7_224", 224),  # tables of relative positions
+        ("mixer_s32_224", 224),  # products over positions
+        ("levit_128s", 224),  # takes no other size
+        ("vit_tiny_patch16_384", 384),
+        ("resnet10t", None),
+        ("coatnet_nano_rw_224", 224),
+    ],
+)
+def test_weights_that_the_image_size_fixes_keep_their_own(name: str, size: int | None) -> None:
+    assert auto_facts.architecture_of(f"timm/{name}").image_size == size
+
+
+def test_a_checkpoint_of_a_run_tells_the_size_of_its_images(tmp_path: Path) -> None:
+    vit = ("--backbone", "timm/vit_tiny_patch16_224", "--image-size", "32")
+    given = [*vit, "--method", "byol", "--epochs", "1", "--optim.name", "adamw"]
+    words = tiny_command(tmp_path / "run", *given)
+    for flag in ("--stem", "--width"):
+        del words[words.index(flag) : words.index(flag) + 2]
+    assert run(words) == 0
+    for init in (tmp_path / "run", max((tmp_path / "run" / "checkpoints").glob("*.pt"))):
+        assert (auto_facts.network_of({"init": str(init)}) or {})["image_size"] == 32
+
+
 def test_a_network_that_is_too_large_gets_one_message(
     photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,8 +204,10 @@ class Slow:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.now, self.calls = seconds, 0.0, list[int]()
+        self.indices = list[int]()
 
     def __getitems__(self, places: list[tuple[int, int]]) -> None:
+        self.indices += [index for _, index in places]
         self.calls.append(len(places))
         self.now += self.seconds * len(places)
 
@@ -172,6 +217,13 @@ def test_reading_is_timed_on_few_images_and_as_in_training() -> None:
         data = Slow(seconds)
         found = speed.reading_seconds(data, 1000, remote, lambda data=data: data.now)
         assert found == pytest.approx(seconds) and len(data.calls) == calls
+    remote = Slow(0.1)
+    speed.reading_seconds(remote, 100_000, True)
+    looked = set(np.linspace(0, 99_999, auto_facts.SAMPLE).astype(int).tolist())
+    timed = {index // BLOCK for index in remote.indices[1:]}
+    assert len(timed) <= 3 and not timed & {index // BLOCK for index in [0, *looked]}
+    with speed.threads_of_rank(2, 1):
+        assert torch.get_num_threads() == 1
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert speed.seconds_together(1.0, 4.0, cpu, workers=0, cores=2) == 5.0
     assert speed.seconds_together(1.0, 4.0, cpu, workers=2, cores=8) == 1.5
@@ -191,6 +243,9 @@ def test_python_shows_the_choices_too(
     lewel.pretrain(photos, out=tmp_path / "run", workers=0, accelerator="cpu", **small)
     output = capsys.readouterr().out
     assert "because" in output and "--contrast.shuffle-bn-groups" in output
+    for wrong in ({"image_size": "large"}, {"batch_size": 0}, {"devices": "two"}):
+        with pytest.raises(UserError, match=str(*wrong)):
+            lewel.pretrain(photos, **wrong)
     with pytest.raises(UserError, match="--budget is 5"):
         lewel.pretrain(photos, budget=5)  # type: ignore[arg-type]
 
@@ -326,13 +381,36 @@ def test_a_batch_that_does_not_fit_a_device_is_accumulated(
     sizes = {"image_size": 32, "batch_size": 256, "head": {"dim": 32, "hidden": 64}}
     config = configure("scenes", "paper", {**given, **sizes})
     method = build_method(config, 10_000)
-    parts = auto.micro_batches(config, method, facts)
+    parts = auto.micro_batches(256, auto.fitting_batch(config, method, facts), 1)
 
     def needed(parts: int) -> int:
         return estimate_memory(method, 1, 32, 256 // parts).total
 
     assert needed(parts) <= 0.9 * memory
     assert parts == 1 or needed(parts // 2) > 0.9 * memory
+
+
+@pytest.mark.parametrize(
+    ("share", "fits", "groups", "parts"),
+    [(64, 64, 1, 1), (64, 30, 1, 4), (64, 30, 4, 4), (127, 30, 1, 1), (64, 0, 8, 4)],
+)
+def test_a_share_is_cut_into_equal_parts(share: int, fits: int, groups: int, parts: int) -> None:
+    assert auto.micro_batches(share, fits, groups) == parts
+
+
+def test_small_micro_batches_have_true_reasons_and_a_warning(photos: Path) -> None:
+    def settle(memory: int, **given: object) -> tuple[Choices, list[str]]:
+        facts = Facts(10_000, 64, False, "cpu", memory, cores=2)
+        choices, config, method = auto.settle(str(photos), facts, {"epochs": 9, **given})
+        return choices, auto.notes_on_memory(config, method, facts)
+
+    choices, notes = settle(3 * 10**7)
+    assert choices["accumulate"] > 1 and choices["contrast.norm_groups"] == 1
+    assert "few images" in choices.made["contrast.norm_groups"].because
+    assert any("too few for batch norms" in note for note in notes)
+    choices, notes = settle(6 * 10**7, batch_size=127)
+    assert choices["accumulate"] == 1 and "does not fit" in choices.made["accumulate"].because
+    assert any("127 images at a time need" in note for note in notes)
 
 
 def test_a_run_that_learns_nothing_says_so(

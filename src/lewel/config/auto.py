@@ -9,6 +9,8 @@ from typing import Any
 from lewel.config.auto_choices import Choices, Facts, power_of_two
 from lewel.config.auto_length import FEWEST, choose_length, steps_of
 from lewel.config.auto_method import choose_method, choose_optimiser, choose_views
+from lewel.config.pretrain import PretrainConfig
+from lewel.config.resolve import unsafe_layout
 from lewel.errors import UserError
 
 FEW_STEPS = 2_000  # fewer hardly train a network
@@ -71,14 +73,20 @@ def stem_for(image_size: int) -> str:
 
 
 def choose_batch(made: Choices) -> None:
-    """Total batch, a power of two, and ranks share it evenly."""
+    """Total batch, a power of two, or the multiple of the ranks below it."""
     facts = made.facts
     most, why = (64, "CPU recipes were tuned with it") if facts.device == "cpu" else (256, "paper")
     batch = min(most, power_of_two(facts.images // 4))
     if batch < most:
         why = f"a quarter of {facts.images:,} images at most"
-    made.pick("batch_size", max(batch, 2 * facts.ranks), why)
-    made.pick("channels_last", True, "faster convolutions")
+    shared = max(batch - batch % facts.ranks, 2 * facts.ranks)
+    made.pick("batch_size", shared, why if shared == batch else f"{facts.ranks} devices share it")
+    network = ("image_size", "backbone", "stem", "width")
+    chosen = {key: made[key] for key in network if key in made.made}
+    if unsafe_layout(PretrainConfig.model_validate(chosen)):
+        made.pick("channels_last", False, "a CPU cannot train so narrow a network in it")
+    else:
+        made.pick("channels_last", True, "faster convolutions")
     half = facts.device == "cuda"
     precision = ("bf16-mixed" if facts.bf16 else "16-mixed") if half else "32"
     made.pick("precision", precision, "what the device computes fastest and safely")

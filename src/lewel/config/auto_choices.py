@@ -53,6 +53,12 @@ class Choices:
     def __getitem__(self, key: str) -> Any:
         return self.made[key].value
 
+    @property
+    def images(self) -> int:
+        """The images that are trained on."""
+        limit = self["limit"] if "limit" in self.made else self.facts.images
+        return min(limit, self.facts.images)
+
     def pick(self, key: str, value: Any, because: str) -> None:
         """Choose a value, unless it is given."""
         if key in self.given:

@@ -38,10 +38,14 @@ def choose_for_budget(made: Choices, seen: float) -> None:
     why = f"{facts.speed:,.0f} images/s measured, {TRAINING:.0%} of the budget"
     passes = seen / facts.images
     epochs = max(1, int(passes))
-    if seen < FEWEST:
+    fewest, least = FEWEST, f"{FEWEST}"
+    for key in ("batch_size", "limit"):
+        if (one := min(made.given.get(key) or 0, facts.images)) > fewest:
+            fewest, least = one, f"the {one:,} of --{key.replace('_', '-')}"
+    if seen < fewest:
         raise UserError(
             f"In this --budget only {int(seen):,} images are read and trained on, fewer than "
-            f"{FEWEST}: give more time."
+            f"{least}: give more time{'' if fewest == FEWEST else ', or lower it'}."
         )
     # k of all passes are used, or of all images the part that k + 1 passes allow.
     part = "limit" not in made.given and seen / (epochs + 1) >= FEWEST
@@ -57,8 +61,7 @@ def choose_for_budget(made: Choices, seen: float) -> None:
 
 def steps_of(made: Choices) -> int:
     """Optimiser steps of the training."""
-    limit = made["limit"] if "limit" in made.made else made.facts.images
-    return int(made["epochs"]) * max(1, min(made.facts.images, limit) // int(made["batch_size"]))
+    return int(made["epochs"]) * max(1, made.images // int(made["batch_size"]))
 
 
 def with_speed(facts: Facts, speed: float) -> Facts:

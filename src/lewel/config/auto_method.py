@@ -34,8 +34,7 @@ def choose_method(made: Choices) -> None:
     if contrastive:
         made.pick("teacher.statistics", "ema", "the paper's, with ShuffleBN")
         made.pick("contrast.queue", *queue_for(made))
-        groups = shuffle_groups(made)
-        made.pick("contrast.norm_groups", groups, "16 images or more in each group of ShuffleBN")
+        choose_groups(made)
     elif long:
         made.pick("teacher.statistics", "eman", "the paper's for 100 and 200 epochs")
     else:
@@ -48,13 +47,25 @@ def queue_for(made: Choices) -> tuple[int, str]:
     return min(
         (65_536, "the paper's"),
         (power_of_two(max(256, recent)), "keys of the last 1/200 of training, 256 at least"),
-        (power_of_two(made.facts.images), "no more than there are images"),
+        (power_of_two(made.images), "no more than there are images"),
     )
 
 
-def shuffle_groups(made: Choices) -> int:
-    """Groups of ShuffleBN of 16 images or more, at most 4."""
-    return max(1, min(4, int(made["batch_size"]) // made.facts.ranks // 16))
+def choose_groups(made: Choices) -> None:
+    """ShuffleBN's groups: 16 images or more of a micro-batch in each, at most 4."""
+    ranks, parts = made.facts.ranks, made.given.get("accumulate", 1)
+    if "accumulate" in made.made:
+        parts = made["accumulate"]
+    images = made["batch_size"] // parts // ranks
+
+    def fits(groups: int) -> bool:
+        mine = max(1, groups // ranks)  # of a device
+        even = (groups <= ranks or groups % ranks == 0) and images % mine == 0
+        return even and images >= 16 * mine
+
+    groups = next((many for many in (4, 3, 2) if fits(many)), 1)
+    why = "16 images or more in each group of ShuffleBN"
+    made.pick("contrast.norm_groups", groups, why if groups > 1 else "there are few images for it")
 
 
 def shipped_recipe(method: str, large: bool) -> str | None:
@@ -79,10 +90,10 @@ def choose_by_recipe(made: Choices) -> None:
     for group in ("head", "contrast", "teacher", "views"):
         for key, value in dotted({group: recipe.get(group, {})}).items():
             if key == "contrast.queue":
-                value = min(value, power_of_two(made.facts.images))
+                value = min(value, power_of_two(made.images))
             if key == "contrast.norm_groups":
-                value = shuffle_groups(made)
-            if key != "views.small_size":  # by default it follows the image size
+                choose_groups(made)
+            elif key != "views.small_size":  # by default it follows the image size
                 made.pick(key, value, f"as in {sizes}")
     for key, value in dotted({"optim": trained["optim"]}).items():
         made.pick(key, value, f"as in {training}")
@@ -103,15 +114,18 @@ def choose_optimiser(made: Choices) -> None:
     if method not in TUNED:
         return
     contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
-    if steps_of(made) >= MANY_STEPS:
-        name, rate, base = ("sgd", 0.12, 256) if contrastive else ("lars", 3.6, 512)
-        why = "twice the paper's, as it does on 100 classes; in proportion to the batch"
-        decay = 1e-4 if contrastive else 1e-6
+    long = steps_of(made) >= MANY_STEPS
+    lars = long and not contrastive
+    why = "the paper's" if lars else "the paper's for MoCo v2" if long else "short training"
+    made.pick("optim.name", "lars" if lars else "sgd", why)
+    why = "twice the paper's, as it does on 100 classes; in proportion to the batch"
+    if made["optim.name"] == "lars":
+        rate, base, decay = 3.6, 512, 1e-6
+    elif long and contrastive:
+        rate, base, decay = 0.12, 256, 1e-4
     else:
-        name, rate, base = "sgd", TUNED[method], 64
+        rate, base, decay = TUNED[method], 64, 1e-4
         why = "a search on Tiny-ImageNet-100; in proportion to the batch"
-        decay = 1e-4
-    made.pick("optim.name", name, "the paper's" if name == "lars" else "short training")
     made.pick("optim.lr", round(rate * min(batch, 4 * base) / base, 4), why)
     made.pick("optim.lr_batch_size", batch, "the rate is for this batch")
     made.pick("optim.weight_decay", decay, "the paper's" if decay < 1e-5 else "the usual one")

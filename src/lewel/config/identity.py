@@ -47,6 +47,18 @@ def differences(old: PretrainConfig, new: PretrainConfig) -> list[str]:
     ]
 
 
+def disagreements(configs: list[PretrainConfig]) -> list[str]:
+    """Settings of one run in which its ranks differ, with their values; paths of data may."""
+    rows = [flat(one) for one in configs]
+    own = FREE - {"accumulate"} | {"data", "init", "classes"}  # images and weights are compared
+    found = []
+    for key in rows[0]:
+        values = dict.fromkeys(str(row[key]) for row in rows)
+        if len(values) > 1 and key.split(".")[0] not in own:
+            found.append(f"--{key.replace('_', '-')}: {' and '.join(values)}")
+    return found
+
+
 def follows(
     config: PretrainConfig, recipe: dict[str, Any], overrides: dict[str, Any] | None = None
 ) -> bool:

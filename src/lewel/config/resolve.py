@@ -45,16 +45,25 @@ def memory_layout(config: PretrainConfig) -> bool:
     oneDNN's strided 1x1 convolutions of fewer than 16 channels on maps of 64 px and more write past
     their memory in that layout.
     """
-    side = config.image_size // {"small": 1, "medium": 2, "imagenet": 4}[config.stem]
-    unsafe = not config.backbone.startswith("timm/") and config.width < 16 and side >= 64
     if config.channels_last is None:
-        return config.image_size >= 128 and not unsafe
-    if config.channels_last and unsafe:
+        return config.image_size >= 128 and not unsafe_layout(config)
+    if config.channels_last and unsafe_layout(config):
         raise UserError(
-            f"width {config.width} with maps of {side} px cannot be trained in channels_last on a "
-            "CPU: use --no-channels-last, or --width 16 or more."
+            f"width {config.width} with maps of {first_map(config)} px cannot be trained in "
+            "channels_last on a CPU: use --no-channels-last, or --width 16 or more."
         )
     return config.channels_last
+
+
+def unsafe_layout(config: PretrainConfig) -> bool:
+    """Whether channels_last is not safe for a network and an image size."""
+    ours = not config.backbone.startswith("timm/")
+    return ours and config.width < 16 and first_map(config) >= 64
+
+
+def first_map(config: PretrainConfig) -> int:
+    """The side of a ResNet's first stage in pixels."""
+    return config.image_size // {"small": 1, "medium": 2, "imagenet": 4}[config.stem]
 
 
 def read_config(path: Path) -> PretrainConfig:

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lewel.ops.precision import exact_products
+
 COMPARED, MOST = 500, 50_000  # queries that are looked for in the bank, and rows of the bank
 ALLOWED = 0.2  # fraction of the validation images that may look like copies
 
@@ -15,14 +17,16 @@ def fraction_of_copies(bank: Tensor, queries: Tensor) -> float:
 
     0 where the bank is large, or where all features are alike.
     """
-    if len(bank) > MOST:
+    if len(bank) > MOST or not len(bank) or not len(queries):
         return 0.0
     some = queries[:: -(-len(queries) // COMPARED)].to(bank.device)  # one may lie elsewhere
-    centre = bank.mean(0)
-    size = (some - centre).norm(dim=1).mean()
+    # The median: one feature far from all others moves the mean.
+    centre = bank[:: -(-len(bank) // COMPARED)].median(0).values
+    size = (some - centre).norm(dim=1).median()
     if size <= 1e-3 * centre.norm():
         return 0.0
-    nearest = torch.cdist(some - centre, bank - centre).amin(1)
+    with exact_products():
+        nearest = torch.cdist(some - centre, bank - centre).amin(1)
     return float((nearest < 2e-3 * size).double().mean())
 
 

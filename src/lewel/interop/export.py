@@ -12,7 +12,9 @@ from lewel.nn.backbone import RESNETS
 
 Tensors = dict[str, Tensor]
 
-DETECTRON2_STEM = re.compile(r"(^|\.)stem\.conv1\.weight$")
+DETECTRON2_NAMES = [
+    re.compile(rf"(^|\.){end}$") for end in (r"stem\.conv1\.weight", r"res2\.0\..*")
+]
 
 
 def to_detectron2(tensors: Tensors) -> Tensors:
@@ -53,7 +55,7 @@ def _name_in_torchvision(name: str) -> str:
 
 def is_detectron2(names: Sequence[str]) -> bool:
     """Whether tensors have detectron2's names of a ResNet."""
-    return any(DETECTRON2_STEM.search(name) for name in names)
+    return all(any(one.search(name) for name in names) for one in DETECTRON2_NAMES)
 
 
 def detectron2_checkpoint(tensors: Tensors) -> dict[str, Any]:

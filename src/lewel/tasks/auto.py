@@ -6,33 +6,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from lewel.config.auto import choose, warnings
 from lewel.config.auto_choices import Choices, Facts
 from lewel.config.auto_length import with_speed
+from lewel.config.auto_method import choose_groups
 from lewel.config.build import build_method, build_optimizer
 from lewel.config.configure import configure
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
-from lewel.config.settings import storage_of
+from lewel.config.settings import explain, storage_of
 from lewel.config.sizes import crop_sizes
-from lewel.data.pack.urls import shown
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.progress import rank_from_outside, show, wide
+from lewel.tasks.auto_begun import begun_run, notes_of_begun, recipe_of
 from lewel.tasks.auto_facts import gather, images_per_second
 from lewel.tasks.pretrain_parts import memory_explained
-from lewel.train.estimate import USABLE, estimate_memory, largest_batch, norm_groups
+from lewel.train.estimate import USABLE, estimate_memory, largest_batch
 from lewel.train.run import optimizer_slots
 
-CHOSEN = ("lewel_b", "lewel_m")  # methods that a run without --method may have
 STORAGE = ("storage_timeout", "cache", "cache_size")  # settings that opening data needs
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 SHORTEST, LONGEST = 60, 366 * 86400  # seconds
+FEW_IMAGES = 16  # of a micro-batch: statistics of fewer are noise
 FLAGS = {"contrast.norm_groups": "contrast.shuffle_bn_groups"}  # settings with a better name
 
 
@@ -89,6 +91,7 @@ def configure_automatically(
     """Settings for these images on this machine; those of the run folder if it has been begun."""
     if data is None:
         return Automatic(configure(data, "paper", given), None)  # reports what is missing
+    given = typed(given)
     opened = open_data(
         data,
         image_size=32,
@@ -99,7 +102,7 @@ def configure_automatically(
     )
     begun = begun_run(out, opened.unlabelled.name, given.get("method"), data)
     if begun is not None:
-        config = configure(data, str(begun / "config.yaml"), given)
+        config = configure(data, recipe_of(begun), given)
         return Automatic(config, None, tuple(notes_of_begun(begun, config, budget)))
     facts, notes = gather(opened, given, budget)
     choices, config, method = settle(data, facts, given)
@@ -110,6 +113,15 @@ def configure_automatically(
     return Automatic(config, choices, tuple(notes))
 
 
+def typed(given: dict[str, Any]) -> dict[str, Any]:
+    """What the user gave with the types of its settings: rules compute with it."""
+    try:
+        checked = PretrainConfig.model_validate(given)
+    except ValidationError as error:
+        raise UserError(explain(error, PretrainConfig)) from None
+    return checked.model_dump(exclude_unset=True)
+
+
 def settle(
     data: str, facts: Facts, given: dict[str, Any]
 ) -> tuple[Choices, PretrainConfig, Method]:
@@ -117,61 +129,32 @@ def settle(
     choices = choose(facts, given)
     config = configure(data, choices.nested(), given)
     method = build_method(config, facts.images, facts.ranks)
-    parts = micro_batches(config, method, facts)
-    why = f"the batch {'fits' if parts == 1 else 'does not fit'} {facts.memory / 1e9:.0f} GB"
+    share, fits = config.batch_size // facts.ranks, fitting_batch(config, method, facts)
+    parts = micro_batches(share, fits, choices.given.get("contrast.norm_groups", 1))
+    whole = parts == 1 and share <= fits
+    why = f"the batch {'fits' if whole else 'does not fit'} {facts.memory / 1e9:.0f} GB"
     choices.pick("accumulate", parts, why)
-    return choices, configure(data, choices.nested(), given), method
-
-
-def begun_run(out: Path | None, name: str, method: str | None, data: str) -> Path | None:
-    """The run folder of the same command, if it has been begun: its settings stay."""
-    if out is not None:
-        return out if (out / "config.yaml").exists() else None
-    methods = CHOSEN if method is None else (method,)
-    folders = [Path("runs") / f"{name}-{one}" for one in methods]
-    begun = [one for one in folders if (one / "config.yaml").exists() and is_of(one, data)]
-    if len(begun) > 1:
-        raise UserError(
-            f"{' and '.join(map(str, begun))} both exist: give "
-            f"{' or '.join(f'--method {one}' for one in methods)} to resume one of them, or --out "
-            "for another run."
-        )
-    return begun[0] if begun else None
-
-
-def is_of(run: Path, data: str) -> bool:
-    """Whether a run has been begun on this data; a damaged one is examined by its command."""
-    try:
-        before, now = (configure(one, str(run / "config.yaml"), {}).data for one in (None, data))
-    except UserError:
-        return True
-    return shown(before) == shown(now)
-
-
-def notes_of_begun(run: Path, config: PretrainConfig, budget: float | None) -> list[str]:
-    """Whose settings these are, and that a budget does not change them."""
-    notes = [f"{run} exists: its settings are used; --out NEW starts another run."]
-    if budget is not None:
-        notes.append(
-            f"--budget chooses the length of new runs; this one has {config.epochs} epochs. "
-            "--epochs N in its place trains for longer."
-        )
-    return notes
+    if "contrast.norm_groups" in choices.made:
+        choose_groups(choices)  # of a micro-batch
+    config = configure(data, choices.nested(), given)
+    return choices, config, build_method(config, facts.images, facts.ranks)
 
 
 def notes_on_memory(config: PretrainConfig, method: Method, facts: Facts) -> list[str]:
-    """A warning where even the smallest micro-batch does not fit the memory."""
+    """A warning where a micro-batch does not fit the memory, or is too small for batch norms."""
     slots = optimizer_slots(build_optimizer(method, config))
-    micro, half = 2 * norm_groups(method), config.precision.endswith("mixed")
-    if config.batch_size // facts.ranks // config.accumulate > 2 * micro:
-        return []  # it was chosen by the same estimate
+    micro = config.batch_size // facts.ranks // config.accumulate
+    half = config.precision.endswith("mixed")
     needed = estimate_memory(method, slots, crop_sizes(config), micro, half).total
-    if needed <= facts.memory:
-        return []
-    return [
-        f"Warning: {micro} images at a time need about {needed / 1e9:.1f} GB, and there are "
-        f"{facts.memory / 1e9:.1f} GB: choose a smaller --image-size or --backbone."
-    ]
+    smaller = f"there are {facts.memory / 1e9:.1f} GB: choose a smaller --image-size or --backbone"
+    smaller += ", or an even --batch-size." if micro % 2 else "."
+    if needed > facts.memory:
+        return [
+            f"Warning: {micro} images at a time need about {needed / 1e9:.1f} GB, and {smaller}"
+        ]
+    if config.accumulate > 1 and micro < FEW_IMAGES:
+        return [f"Warning: only {micro} images at a time fit, too few for batch norms; {smaller}"]
+    return []
 
 
 def notes_on_disk(config: PretrainConfig, method: Method, out: Path | None) -> list[str]:
@@ -192,13 +175,16 @@ def notes_on_disk(config: PretrainConfig, method: Method, out: Path | None) -> l
     ]
 
 
-def micro_batches(config: PretrainConfig, method: Method, facts: Facts) -> int:
-    """How many parts of a batch fit a device's memory one after the other."""
+def fitting_batch(config: PretrainConfig, method: Method, facts: Facts) -> int:
+    """The most images that fit a device's memory at a time."""
     share, half = config.batch_size // facts.ranks, config.precision.endswith("mixed")
     slots = optimizer_slots(build_optimizer(method, config))
     available = int(USABLE * facts.memory)
-    fits = largest_batch(method, slots, crop_sizes(config), available, share, half)
-    groups = norm_groups(method)
+    return largest_batch(method, slots, crop_sizes(config), available, share, half)
+
+
+def micro_batches(share: int, fits: int, groups: int) -> int:
+    """In how many parts a device's share of the batch fits one after the other."""
     most = share // (2 * groups)  # two images or more in each group of ShuffleBN
     whole = [n for n in range(1, most + 1) if share % (n * groups) == 0]
     return next((n for n in whole if share // n <= fits), whole[-1] if whole else 1)

@@ -20,14 +20,15 @@ from lewel.host import host_memory
 from lewel.interop.backbones import build_backbone, find_network
 from lewel.interop.lookup import read_card, weights_file
 from lewel.interop.published import find_published
-from lewel.interop.weights import read_weights
-from lewel.nn.backbone import STOCK
-from lewel.tasks.speed import reading_seconds, seconds_together
+from lewel.interop.weights import read_config, read_weights
+from lewel.nn.backbone import STOCK, Backbone
+from lewel.tasks.speed import reading_seconds, seconds_together, threads_of_rank
 from lewel.train.devices import default_workers, placement
 from lewel.train.estimate import estimate_seconds
 
 SAMPLE = 64  # images whose size is looked at
 TIMED = 256  # images of the step that is timed, at most
+SMALL = 64  # pixels; images that are chosen for weights have no fewer
 
 
 class Looked(NamedTuple):
@@ -85,8 +86,10 @@ def network_of(given: dict[str, Any]) -> dict[str, str | int] | None:
     if file is None:
         read_weights(init)  # reports what is missing
     found = find_network(init, given.get("backbone"))
-    card = read_card(file) if file is not None and file.suffix == ".safetensors" else {}
-    size = found.image_size if card else architecture_of(found.name).image_size
+    trained = file is not None and bool(
+        read_card(file) if file.suffix == ".safetensors" else read_config(file)
+    )
+    size = found.image_size if trained else architecture_of(found.name).image_size
     known: dict[str, str | int] = {"backbone": found.name}
     if not found.name.startswith("timm/"):
         known |= {"stem": found.stem, "width": found.width}
@@ -97,22 +100,37 @@ class Architecture(NamedTuple):
     """What settings follow from of a network."""
 
     batch_norm: bool
-    image_size: int | None  # of published weights, where position embeddings fix it
+    image_size: int | None  # of published weights, where the size of their images fixes them
 
 
 def architecture_of(backbone: str) -> Architecture:
     """What is known of a network by its name; our own have batch norms and take any size."""
     if not backbone.startswith("timm/"):
         return Architecture(batch_norm=True, image_size=None)
+    network = without_weights(backbone, 224)
+    default: Any = getattr(network.net, "default_cfg", {}).get("input_size", (3, 224, 224))
+    if (usual := int(default[1])) != 224:
+        network = without_weights(backbone, usual)
+    norms = any(isinstance(module, _BatchNorm) for module in network.modules())
+    try:  # embeddings of positions, and tables or products over them
+        small = shapes_of(without_weights(backbone, SMALL))
+    except UserError:
+        small = {}
+    return Architecture(norms, usual if small != shapes_of(network) else None)
+
+
+def without_weights(backbone: str, image_size: int) -> Backbone:
+    """A network whose parameters take no memory, where timm can build it so."""
     try:
         with torch.device("meta"):
-            network = build_backbone(backbone, "imagenet", STOCK, 224)
+            return build_backbone(backbone, "imagenet", STOCK, image_size)
     except UserError:  # some versions of timm compute with tensors while they build
-        network = build_backbone(backbone, "imagenet", STOCK, 224)
-    norms = any(isinstance(module, _BatchNorm) for module in network.modules())
-    fixed = any("pos_embed" in name for name, _ in network.named_parameters())
-    default: Any = getattr(network.net, "default_cfg", {}).get("input_size", (3, 224, 224))
-    return Architecture(norms, int(default[1]) if fixed else None)
+        return build_backbone(backbone, "imagenet", STOCK, image_size)
+
+
+def shapes_of(network: Backbone) -> dict[str, torch.Size]:
+    """The shape of each parameter by name."""
+    return {name: one.shape for name, one in network.named_parameters()}
 
 
 def look(source: Source) -> Looked:
@@ -147,8 +165,10 @@ def images_per_second(
     micro = config.batch_size // facts.ranks // config.accumulate
     half = config.precision.endswith("mixed")
     layout, timed = bool(config.channels_last), min(micro, TIMED)
-    step = estimate_seconds(method, crop_sizes(config), layout, device, micro, half, timed, clock)
-    dataset, remote = build_dataset(config, opened.unlabelled), is_remote(opened.unlabelled)
-    reading = reading_seconds(dataset, facts.images, remote, clock)
+    sizes = crop_sizes(config)
+    with threads_of_rank(facts.ranks, facts.cores):
+        step = estimate_seconds(method, sizes, layout, device, micro, half, timed, clock)
+        dataset, remote = build_dataset(config, opened.unlabelled), is_remote(opened.unlabelled)
+        reading = reading_seconds(dataset, facts.images, remote, clock)
     seconds = seconds_together(step / micro, reading, device, facts.workers, facts.cores)
     return facts.ranks / seconds

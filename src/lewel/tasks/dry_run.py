@@ -8,7 +8,7 @@ from lewel.config.sizes import crop_sizes
 from lewel.data.sources.source import is_remote
 from lewel.nn.backbone import exports_of
 from lewel.tasks.pretrain_parts import Parts, memory_explained, open_configured, warnings
-from lewel.tasks.speed import PACK, reading_seconds, seconds_together
+from lewel.tasks.speed import PACK, reading_seconds, seconds_together, threads_of_rank
 from lewel.train.card import count
 from lewel.train.devices import placement
 from lewel.train.estimate import estimate_memory, estimate_seconds
@@ -25,18 +25,19 @@ def describe(config: PretrainConfig) -> dict[str, Any]:
     micro = config.batch_size // place.ranks // config.accumulate
     slots = optimizer_slots(build_optimizer(method, config))
     memory = estimate_memory(method, slots, crop_sizes(config), micro, plan.half)
-    seconds = config.accumulate * estimate_seconds(
-        method,
-        crop_sizes(config),
-        plan.channels_last,
-        device,
-        micro,
-        plan.half,
-        at_most=16 if device.type == "cpu" else 64,
-    )
-    share = micro * config.accumulate  # images of a step on each device
     source = parts.data.unlabelled
-    reading = reading_seconds(build_dataset(config, source), len(source), is_remote(source))
+    with threads_of_rank(place.ranks, place.cores):
+        seconds = config.accumulate * estimate_seconds(
+            method,
+            crop_sizes(config),
+            plan.channels_last,
+            device,
+            micro,
+            plan.half,
+            at_most=16 if device.type == "cpu" else 64,
+        )
+        reading = reading_seconds(build_dataset(config, source), len(source), is_remote(source))
+    share = micro * config.accumulate  # images of a step on each device
     together = share * seconds_together(seconds / share, reading, device, plan.workers, place.cores)
     found = warnings(parts)
     if together > PACK * seconds and not is_remote(source):

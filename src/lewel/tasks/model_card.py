@@ -15,7 +15,6 @@ from lewel.files import write_atomically
 from lewel.interop.backbones import Network
 from lewel.interop.hub import CARD, CONFIG, PICTURE
 from lewel.interop.lookup import folder_for, read_card, weights_file
-from lewel.interop.published import find_published as published
 from lewel.methods.registry import find_method
 from lewel.pages.model_card import ModelCard, as_markdown
 from lewel.pages.overlays import grid, png
@@ -115,7 +114,8 @@ def _trained(card: dict[str, Any], run: RunFolder) -> dict[str, Any]:
             seconds = card["steps"] * config["batch_size"] / a_second
             known["Training time"] = f"about {duration(seconds)}"
     if config.get("init"):
-        known["Initial weights"] = config["init"] if published(config["init"]) else "a file"
+        by_name = config["init"].startswith(("timm/", "torchvision/"))  # timm may know it no more
+        known["Initial weights"] = config["init"] if by_name else "a file"
     with suppress(UserError):  # a method of a package that is not installed
         known["Paper"] = find_method(card["method"]).about.paper
     known |= {name: text for name, text in environment(card).items() if name != "system"}

@@ -15,7 +15,7 @@ from lewel.config.build import (
     build_probe,
 )
 from lewel.config.configure import configure
-from lewel.config.identity import differences
+from lewel.config.identity import differences, disagreements
 from lewel.config.methods import without_unused
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
@@ -26,7 +26,7 @@ from lewel.errors import Interrupted, UserError, state_of
 from lewel.files import refuse_within, set_aside, user_path
 from lewel.nn.compile import compile_backbones
 from lewel.nn.norm import synchronise
-from lewel.ops.ranks import on_rank_0, rank
+from lewel.ops.ranks import gather_objects, on_rank_0, rank
 from lewel.progress import plain_console, show
 from lewel.tasks.healing import picture_fault, refuse_lost_checkpoints, settings_before
 from lewel.tasks.outcome import Pretrained
@@ -66,6 +66,7 @@ def pretrain(config: PretrainConfig, out: Path | None, console: Console) -> Pret
 def _pretrain(
     config: PretrainConfig, out: Path | None, place: Placement, fabric: Fabric, console: Console
 ) -> Pretrained:
+    refuse_different_settings(config)
     opened = open_configured(config, out)
     path = out or Path("runs") / f"{opened.unlabelled.name}-{config.method}"
     refuse_within(path, config.data)
@@ -83,6 +84,15 @@ def _pretrain(
     else:
         pretrain_here(parts, path, console)
     return Pretrained.read(path, config.method)
+
+
+def refuse_different_settings(config: PretrainConfig) -> None:
+    """Ranks on unlike nodes may choose for themselves where there is no recipe."""
+    if different := disagreements(gather_objects([config])):
+        raise UserError(
+            f"The ranks of this run have different settings ({'; '.join(different)}): give these "
+            "flags, the same to all."
+        )
 
 
 def rescan(data: str | None, recipe: str | None, out: Path | None) -> None:
