@@ -1,6 +1,7 @@
 """Evaluations on two ranks whose disks differ: rank 0 decides what is known and where to resume."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ def linear(folder: Path, out: str) -> list[str]:
     return [*words, "--out", str(folder / out)]
 
 
-def start(folder: Path, rank: str, port: int) -> "subprocess.Popen[str]":
-    """A task of srun with a disk of its own."""
+def start(folder: Path, rank: str, port: int, data: str) -> "subprocess.Popen[str]":
+    """A task of srun with a disk of its own, begun in a folder of its own."""
     step = {
         "SLURM_JOB_ID": "1",
         "SLURM_STEP_NUM_TASKS": "2",
@@ -31,8 +32,11 @@ def start(folder: Path, rank: str, port: int) -> "subprocess.Popen[str]":
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
+    words = linear(folder, f"disk{rank}")
+    words[words.index("--data") + 1] = data
     return subprocess.Popen(
-        [sys.executable, "-m", "lewel", *linear(folder, f"disk{rank}")],
+        [sys.executable, "-m", "lewel", *words],
+        cwd=folder / f"node{rank}" if data == "photos" else folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -40,9 +44,10 @@ def start(folder: Path, rank: str, port: int) -> "subprocess.Popen[str]":
     )
 
 
-def on_two_disks(folder: Path, port: int) -> tuple[list[int], list[str]]:
+def on_two_disks(folder: Path, port: int, data: str | None = None) -> tuple[list[int], list[str]]:
     """Exit codes and outputs of both ranks."""
-    tasks = [start(folder, rank, port) for rank in ("0", "1")]
+    data = data or str(folder / "photos")
+    tasks = [start(folder, rank, port, data) for rank in ("0", "1")]
     try:
         said = [task.communicate(timeout=120)[0] for task in tasks]
     finally:
@@ -82,3 +87,16 @@ def test_ranks_without_rank_0s_checkpoint_are_one_message(place: Path) -> None:
     assert "share" in said[1]
     assert not any("Traceback" in text for text in said)
     assert len(said[1].strip().splitlines()) == 1
+
+
+def test_copies_of_the_images_on_each_node_are_the_same_images(place: Path) -> None:
+    """Copies have times of their own; other images are refused."""
+    for node in ("node0", "node1"):
+        shutil.copytree(place / "photos", place / node / "photos", copy_function=shutil.copyfile)
+    for file in (place / "node1").rglob("*.*"):
+        os.utime(file, (1, 1))
+    codes, said = on_two_disks(place, 26000 + os.getpid() % 20000, "photos")
+    assert codes == [0, 0], said
+    next((place / "node1").rglob("*.*")).unlink()
+    codes, said = on_two_disks(place, 27000 + os.getpid() % 20000, "photos")
+    assert 0 not in codes and "do not have the same images or weights" in said[0], said

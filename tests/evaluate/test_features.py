@@ -15,8 +15,9 @@ from lewel.bench.memory import peak_bytes
 from lewel.data.sources.images import UnreadableImage
 from lewel.errors import RunError, UserError
 from lewel.evaluate import knn, room
+from lewel.evaluate.copies import fraction_of_copies
 from lewel.evaluate.detections import Inference
-from lewel.evaluate.features import Extractor, layout_of, refuse_not_finite
+from lewel.evaluate.features import Extractor, layout_of, refuse_not_finite, to_fast_layout
 from lewel.evaluate.knn import knn_best
 from lewel.evaluate.linear import held_out_losses, sweep
 from lewel.evaluate.room import Room
@@ -107,7 +108,7 @@ def test_only_rank_0_holds_the_features_and_works_on_them(tmp_path: Path) -> Non
     assert second["peak"] < 0.2 * BYTES
 
 
-@pytest.mark.parametrize("task", ["knn", "linear", "held out"])
+@pytest.mark.parametrize("task", ["knn", "linear", "held out", "copies"])
 def test_evaluations_need_a_fifth_more_memory_than_the_features(task: str) -> None:
     rows, labels = torch.randn(20_000, 256), torch.randint(5, (20_000,))
     queries = torch.randn(50, 256)
@@ -115,6 +116,7 @@ def test_evaluations_need_a_fifth_more_memory_than_the_features(task: str) -> No
     tasks = {
         "knn": lambda: knn_best(rows, labels, queries, [20], classes=5),
         "linear": lambda: sweep(rows, labels, queries, 5, **settings),
+        "copies": lambda: fraction_of_copies(rows, queries),
         "held out": lambda: held_out_losses(rows, labels, torch.arange(20_000), weights),
     }
     most = 0.5 if task == "held out" else 0.2  # of all rows; a sweep holds a tenth of them out
@@ -194,7 +196,9 @@ def test_images_are_in_the_layout_of_the_network(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(backbone, "forward", spy)
     extractor = Extractor(backbone, 16, (0.5,) * 3, (0.5,) * 3, CPU)
     plain, _ = extractor.features(Colours(), np.arange(3))
-    backbone.to(memory_format=torch.channels_last)
+    to_fast_layout(backbone, CPU)
+    assert layout_of(backbone) == torch.contiguous_format
+    to_fast_layout(backbone, torch.device("cuda"))  # the layout of evaluations on a GPU
     assert layout_of(backbone) == torch.channels_last
     last, _ = extractor.features(Colours(), np.arange(3))
     assert layouts == [False, True]

@@ -26,7 +26,7 @@ from lewel.train import loop, saver
 from lewel.train.devices import Placement, open_fabric, unchanged
 from lewel.train.fabric import Fabric
 from lewel.train.interrupt import Interruption
-from lewel.train.run import Training
+from lewel.train.run import Training, restore_optimizer
 from lewel.train.saver import Saver
 from lewel.train.skipped import undone_where
 from tests.running import metrics, tiny_run
@@ -274,6 +274,19 @@ def test_metrics_go_to_the_requested_loggers(
     assert [value for _, value in logged] == pytest.approx([line["loss"] for line in lines])
     assert tiny_run(tmp_path / "other", "--loggers", "tensorbord") == 2
     assert "tensorboard" in capsys.readouterr().err
+
+
+def test_a_state_of_other_kernels_resumes_with_a_gradient_scaler() -> None:
+    """Version 0.1's evaluations in 16 bits were not fused; a scaler needs fused steps."""
+    weight = torch.nn.Linear(3, 1, bias=False).weight
+    weight.grad = torch.ones(1, 3)
+    before, now = make_sgd([weight]), make_sgd([weight], scaled=True)
+    before.step()
+    restore_optimizer(now, before.state_dict())
+    assert now.param_groups[0]["fused"]
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    scaler.step(now)
 
 
 def test_the_momentum_is_not_garbage_after_a_first_step_that_overflows() -> None:

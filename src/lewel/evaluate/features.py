@@ -174,6 +174,12 @@ class Extractor:
             yield tokens.float().mean(1), read
 
 
+def to_fast_layout(network: nn.Module, device: torch.device) -> None:
+    """Lay a network's convolutions out as a device computes them fastest."""
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)
+
+
 def layout_of(network: nn.Module) -> torch.memory_format:
     """The memory layout of a network's convolutions."""
     last = torch.channels_last

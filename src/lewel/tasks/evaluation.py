@@ -17,7 +17,7 @@ from lewel.config.evaluate import DenseConfig, EvaluateConfig
 from lewel.data.sources.source import Source
 from lewel.data.workers import workers_explained
 from lewel.errors import RunError
-from lewel.evaluate.features import Extractor, refuse_not_finite
+from lewel.evaluate.features import Extractor, refuse_not_finite, to_fast_layout
 from lewel.evaluate.room import Room
 from lewel.files import refuse_unwritable
 from lewel.interop.backbones import open_backbone
@@ -115,7 +115,10 @@ class Task:
         self, fabric: Fabric, evaluator: Evaluator, place: Placement, console: Console
     ) -> dict[str, Any]:
         """The cached or computed result, on all ranks."""
-        refuse_different_ranks(json.dumps(evaluator.settings(), sort_keys=True))
+        # Copies on other disks have other times and places; their names and labels are compared.
+        own = ("data", "image_files")
+        settings = {key: one for key, one in evaluator.settings().items() if key not in own}
+        refuse_different_ranks(json.dumps(settings, sort_keys=True))
         cached = self.cached(evaluator, console)
         if cached is None and rank() == 0:
             refuse_unwritable(evaluator.results.folder)
@@ -166,8 +169,7 @@ class Task:
         backbone = open_backbone(
             evaluator.what, network, partial=config.partial, random_init=evaluator.untrained
         ).to(fabric.device)
-        if fabric.device.type == "cuda":
-            backbone.to(memory_format=torch.channels_last)
+        to_fast_layout(backbone, fabric.device)
         workers = config.workers
         extractor = Extractor(
             backbone,

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from lewel.data.sources.source import is_remote
 from lewel.data.views.loader import Order, Samples
 from lewel.nn.trainable import Trainable
-from lewel.ops.ranks import rank
+from lewel.ops.ranks import gather_objects, rank
 from lewel.progress import show
 from lewel.tasks.evaluation import EvaluationRun
 from lewel.train.checkpoint import Checkpoints
@@ -77,6 +77,7 @@ def train_model(
     Its last checkpoint stays until the result is kept (`Task.compute`).
     """
     fabric, folder = run.fabric, run.evaluator.training_folder()
+    folder = folder.with_name(gather_objects([folder.name])[0])  # rank 0's: times of files differ
     if rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
     model.to(fabric.device)

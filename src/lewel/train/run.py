@@ -19,6 +19,8 @@ from lewel.train.fabric import Fabric
 from lewel.train.metrics import Metrics
 from lewel.train.monitor import CorruptImages
 
+KERNELS = ("fused", "foreach")  # how an optimiser computes, which a checkpoint does not decide
+
 Report = Callable[[str], None]
 # embed(network, progress) -> embeddings (N, D) of all images, on all ranks
 Embed = Callable[[Callable[[Tensor], Tensor], Callable[[str, int, int], None]], Tensor]
@@ -135,11 +137,18 @@ class Training:
     def restore(self, state: State) -> None:
         self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for group in self.optimizer.param_groups:
-            if "share" in group:  # version 0.1's name
-                group["lr_scale"] = group.pop("share")
+        restore_optimizer(self.optimizer, state["optimizer"])
         self.fabric._precision.load_state_dict(state["precision"])
+
+
+def restore_optimizer(optimizer: Optimizer, state: State) -> None:
+    """Load the state of an optimiser, which may have been computed by other kernels."""
+    own = [{key: group[key] for key in KERNELS if key in group} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, kernels in zip(optimizer.param_groups, own, strict=True):
+        group |= kernels
+        if "share" in group:  # version 0.1's name
+            group["lr_scale"] = group.pop("share")
 
 
 def ready_views(batch: Batch, plan: Plan, device: torch.device) -> Views:

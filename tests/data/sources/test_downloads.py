@@ -266,3 +266,14 @@ def test_missing_scipy_is_reported_before_the_download(
     monkeypatch.setattr("torchvision.datasets.utils.check_md5", lambda *_, **__: True)
     LAYOUTS["svhn"](root)
     assert error_of("svhn").startswith("svhn needs the package scipy")
+
+
+def test_a_file_system_without_locks_takes_downloads(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    with downloads.locked(str(root), "cifar10"):
+        assert (root / ".cifar10.lock").exists()

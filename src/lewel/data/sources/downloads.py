@@ -6,7 +6,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.error import HTTPError
 
@@ -32,10 +32,8 @@ def locked(root: str, name: str) -> Iterator[None]:
     except OSError as error:
         raise not_writable(root, error) from error
     with file:
-        try:
+        with suppress(OSError):  # a file system without locks
             fcntl.lockf(file, fcntl.LOCK_EX)  # released when the process ends, however it ends
-        except OSError as error:
-            raise not_writable(root, error) from error
         yield
 
 
