@@ -59,17 +59,19 @@ def saved_step(out: Path) -> int:
     return int(sorted((out / "checkpoints").glob("step-*.pt"))[-1].stem.removeprefix("step-"))
 
 
-def test_a_killed_rank_of_another_node(tmp_path: Path) -> None:
-    out = tmp_path / "run"
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_killed_rank_of_another_node(tmp_path: Path, killed: int) -> None:
+    out, other = tmp_path / "run", 1 - killed
     nodes = by_nodes(out, *SAME, *LONG)
     wait_for_step(out, 11, nodes[0])
-    (victim,) = ranks_of(nodes[1])
+    (victim,) = ranks_of(nodes[killed])
     os.kill(victim, signal.SIGKILL)
     said = finish(nodes)
     resume = RESUME.format(saved_step(out))
     assert [node.returncode for node in nodes] == [1, 1], said
-    assert f"Rank 1 has ended: it was killed, or its node was lost. {resume}\n" in said[0]
-    assert f"Rank 1 was killed (SIGKILL): perhaps memory ran out. {resume}\n" in said[1]
+    lost = f"Rank {killed} has ended: it was killed, or its node was lost. {resume}\n"
+    assert lost in said[other]
+    assert f"Rank {killed} was killed (SIGKILL): perhaps memory ran out. {resume}\n" in said[killed]
     for text in said:
         assert "Traceback" not in text
         assert text.count("run the same command") == 1
@@ -172,7 +174,9 @@ def test_a_wrong_timeout_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str
 ) -> None:
     from lewel.cli.main import run
+    from lewel.config.pretrain import PretrainConfig
     from tests.running import tiny_command
 
+    assert PretrainConfig().rank_timeout == 10  # minutes, as the documents state
     assert run(tiny_command(tmp_path / "run", "--rank-timeout", minutes)) == 2
     assert "rank" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def fraction_of_copies(bank: Tensor, queries: Tensor) -> float:
         return 0.0
     nearest, some = some.new_full((len(some),), torch.inf), some - centre
     with exact_products():
-        for part in bank.split(PART):
+        for part in torch.split(bank, PART):
             nearest = torch.minimum(nearest, torch.cdist(some, part - centre).amin(1))
     return float((nearest < 2e-3 * size).double().mean())
 
