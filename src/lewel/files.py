@@ -12,6 +12,7 @@ from typing import IO, Any
 from lewel.errors import UserError
 
 SEARCHED = 16_384  # bytes at both ends of a file that may hold the mark
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network file systems
 PARTIAL = ".lewel-partial"  # ends the name of a file that is being written
 ZIP_END = b"PK\5\6"  # begins the last record of a zip file, 22 bytes without a comment
 # Lines around the YAML that lewel writes, by which a file that was cut is known.
@@ -76,6 +77,15 @@ def lock(file: IO[Any], busy: str) -> str | None:
             raise UserError(busy) from None
         return error.strerror or type(error).__name__
     return None
+
+
+def try_lock(file: int) -> bool:
+    """Try to lock a file, for all processes that inherit it; True where there are no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in NO_LOCKS
+    return True
 
 
 def mark(command: str) -> str:

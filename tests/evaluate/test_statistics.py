@@ -25,7 +25,18 @@ def test_the_interval_is_students(seeds: int) -> None:
 def test_one_seed_has_no_interval_and_decides_nothing() -> None:
     assert estimate([3.0]) == Estimate(3.0, None, 1)
     assert verdict(estimate([3.0])) == "undecided"
-    assert verdict(None) == "undecided"
+    assert verdict(None) == "not measured"
+
+
+def test_equal_differences_of_few_seeds_decide_nothing() -> None:
+    assert verdict(estimate([0.1, 0.1])) == "undecided"
+
+
+def test_the_interval_of_many_seeds_is_not_too_narrow() -> None:
+    values = np.random.default_rng(0).normal(70, 2, 40)
+    low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
+    margin = estimate(values.tolist()).margin
+    assert margin is not None and 1 <= 2 * margin / (high - low) < 1.02
 
 
 def test_differences_are_paired_by_seed() -> None:

@@ -1,7 +1,9 @@
 """The queue of `lewel reproduce`: it survives a stop, and its pages follow from its runs."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,12 @@ import pytest
 from lewel.cli.main import run
 from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
-from lewel.tasks import reproduction_plan
-from lewel.tasks.reproduction_numbers import read_numbers, write_numbers
-from lewel.tasks.reproduction_plan import Setup, plan
+from lewel.errors import UserError
+from lewel.tasks import reproduction_folder, reproduction_plan
+from lewel.tasks.reproduce import Worker
+from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
+from lewel.tasks.reproduction_numbers import FORMAT, Known, read_numbers, write_numbers
+from lewel.tasks.reproduction_plan import Backbone, Setup, plan, select
 from lewel.tasks.reproduction_slurm import write_jobs
 
 SCALE = {
@@ -62,10 +67,10 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
-def start(out: Path, *words: str, rows: int = 4) -> "subprocess.Popen[str]":
+def start(out: Path, *words: str, rows: int = 4, seeds: int = 2) -> "subprocess.Popen[str]":
     experiment = {**EXPERIMENT, "rows": EXPERIMENT["rows"][:rows]}
     given = json.dumps([SCALE, experiment])
-    command = ["reproduce", "--out", str(out), "--seeds", "2", "--jobs", "2", *words]
+    command = ["reproduce", "--out", str(out), "--seeds", str(seeds), "--jobs", "2", *words]
     return subprocess.Popen(
         [sys.executable, "-c", DRIVER, given, *command],
         stdout=subprocess.PIPE,
@@ -167,6 +172,9 @@ def test_numbers_of_other_settings_are_not_known(
     assert all(parts == [] for _, parts in to_do())
     changed = {**SCALE["settings"], "limit": 65}  # type: ignore[dict-item]
     assert all(parts == ["pretrain", "knn"] for _, parts in to_do(settings=changed)[:2])
+    other = Known("another", 0.5, 1.0)  # a file of other settings hides nothing
+    known["scenes_byol-seed0"]["knn"][other.digest] = other
+    assert all(parts == [] for _, parts in to_do())
     # A control needs the network of a run, whose own numbers are known.
     known["scenes_byol-seed0"].pop("knn")
     known["random_init-scenes_byol-seed1"].pop("knn")
@@ -178,6 +186,108 @@ def test_numbers_of_other_settings_are_not_known(
         ("scenes_demo-seed1", []),
         ("random_init-scenes_byol-seed1", ["knn"]),
     ]
+
+
+def test_a_smaller_call_keeps_the_page_and_its_seeds(finished: tuple[Path, str, int]) -> None:
+    page = finished[0] / "minutes" / "pages" / "table1.md"
+    before = page.read_text()
+    process = start(finished[0], "--only", "scenes_demo", seeds=1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "done in" not in output, output
+    assert page.read_text() == before
+
+
+def test_what_was_done_with_other_settings_is_not_used(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    shutil.copytree(finished[0], tmp_path / "out", symlinks=True)
+    experiments = {"table1": Experiment.model_validate({**EXPERIMENT, "rows": TRAINED})}
+
+    def queue(**changed: object) -> list[Backbone]:
+        scale = Scale.model_validate({**SCALE, **changed})
+        setup = Setup("minutes", tmp_path / "out" / "minutes", tmp_path, scale)
+        return plan(experiments, setup, range(2))
+
+    refuse_other_settings(queue())
+    assert not any(one.to_do(part) for one in queue() for part in one.parts())
+    changed = {**SCALE["evaluations"]["knn"], "settings": {"limit": 41}}  # type: ignore[index]
+    left = {
+        part
+        for one in queue(evaluations={"knn": changed})
+        for part in one.parts()
+        if one.to_do(part)
+    }
+    assert left == {"knn"}
+    other = queue(settings={**SCALE["settings"], "limit": 65})  # type: ignore[dict-item]
+    with pytest.raises(UserError, match="were trained with other settings"):
+        refuse_other_settings(other)
+    assert all(one.number("knn") is None for one in other)
+    file = other[0].file("knn", "done.json")
+    file.write_text("")  # a power cut of a file system without order
+    assert queue()[0].to_do("knn")
+
+
+def test_a_control_alone_trains_the_run_that_it_needs(tmp_path: Path) -> None:
+    experiments = {"table1": Experiment.model_validate({**EXPERIMENT, "rows": TRAINED})}
+    setup = Setup("minutes", tmp_path, tmp_path, Scale.model_validate(SCALE))
+    queue = select(plan(experiments, setup, range(1)), "random_init")
+    assert [(one.folder.name, one.parts()) for one in queue] == [
+        ("scenes_byol-seed0", ["pretrain"]),
+        ("random_init-scenes_byol-seed0", ["knn"]),
+    ]
+
+
+def test_two_queues_do_not_work_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduction_folder, "PATIENCE", 0.2)
+    told: list[str] = []
+    with claimed(tmp_path / "out", told.append) as lock:
+        held = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))  # a command of this queue
+    with (
+        pytest.raises(UserError, match="Another queue works in"),
+        claimed(tmp_path / "out", told.append),
+    ):
+        pass
+    held.kill()
+    held.wait()
+    with claimed(tmp_path / "out", told.append):
+        assert len(told) == 1 and told[0].startswith("Waiting for another queue")
+
+
+def test_a_command_that_is_killed_is_named_by_its_signal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a line of an earlier call\n")
+    words = ["-c", "import os, signal; print('step 3'); os.kill(os.getpid(), signal.SIGKILL)"]
+    worker = Worker(1, lambda text: None)
+    with pytest.MonkeyPatch.context() as patch:
+        real = subprocess.Popen
+        patch.setattr(subprocess, "Popen", lambda given, **k: real([given[0], *words], **k))
+        assert worker.call([], log) == (-9, "killed by SIGKILL: perhaps memory ran out")
+        words[:] = ["-c", ""]
+        assert worker.call([], log) == (0, "exit code 0")
+
+
+@pytest.mark.slow
+def test_a_killed_queue_resumes_to_the_same_page(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    """SIGKILL: its commands save and end, and the next call waits for them."""
+    out = tmp_path / "out"
+    process = start(out, rows=3)
+    deadline = time.monotonic() + 120
+    while not list((out / "minutes" / "backbones").glob("*/run/metrics.jsonl")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    (out / "minutes" / "numbers.json.lewel-partial").write_text("half a fi")
+    process = start(out, rows=3)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and "failed" not in output, output
+    other = finished[0] / "minutes" / "pages" / "table1.md"
+    mine = (out / "minutes" / "pages" / "table1.md").read_text()
+    assert mine == other.read_text().replace("| broken | - |\n", "")
 
 
 @pytest.mark.slow
@@ -225,13 +335,21 @@ def test_a_list_and_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str])
 
 def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup("paper", tmp_path / "paper", Path("data"))
-    queue = plan(config.choose_experiments(["table1", "table5"]), setup, range(3))
+    queue = plan(config.choose_experiments(["table1", "table5", "table9"]), setup, range(3))
     script = write_jobs(queue, setup)
     text = script.read_text()
-    assert f"--array=0-{len(queue) - 1}" in text and "--signal=USR1@120" in text
+    controls = [one for one in queue if one.row.kind == "random_init"]
+    assert controls  # in the scripts of the runs that they need
+    many = len(queue) - len(controls)
+    assert f"--array=0-{many - 1}" in text and "--signal=USR1@120" in text
     assert "--cpus-per-task=12" in text and "export SRUN_CPUS_PER_TASK=${SLURM_CPUS" in text
     scripts = sorted(script.parent.glob("*.sh"))
-    assert len(scripts) == len(queue)
+    assert len(scripts) == many
+    for control in controls:
+        one = (script.parent / f"{control.source.parent.name}.sh").read_text()
+        assert one.index("lewel pretrain") < one.index("--untrained")
+    (steps,) = script.parent.glob("step_times*.sh")
+    assert "srun --ntasks=1 --kill-on-bad-exit=1 lewel bench step" in steps.read_text()
     for path in scripts:
         subprocess.run(["bash", "-n", str(path)], check=True)
     one = (script.parent / "imagenet100_lewel_m_240ep-maps=separate-seed2.sh").read_text()
@@ -239,13 +357,58 @@ def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert "--head.maps separate --seed 2" in one and "lewel linear" in one
 
 
+STUB = """#!/bin/bash
+while [ "${1#--}" != "$1" ]; do shift; done
+echo "$2" >> calls
+case "$2" in $FAILS) exit $CODE;; esac
+"""
+
+
+def test_a_slurm_job_runs_what_is_left_and_stops_by_a_signal(
+    finished: tuple[Path, str, int], tmp_path: Path
+) -> None:
+    """A stub srun runs no command, and may fail."""
+    experiments = {"table1": Experiment.model_validate({**EXPERIMENT, "rows": TRAINED})}
+    numbers = read_numbers([finished[0] / "minutes" / "numbers.json"])
+    scale = Scale.model_validate(SCALE)
+    setup = Setup("minutes", tmp_path / "all", tmp_path, scale, numbers)
+    with pytest.raises(UserError, match="Nothing is left to do"):
+        write_jobs(plan(experiments, setup, range(1)), setup)
+    (tmp_path / "srun").write_text(STUB)
+    (tmp_path / "srun").chmod(0o755)
+
+    def call(fails: str, code: int) -> tuple[int, list[str], list[str]]:
+        setup = Setup("minutes", tmp_path / f"{fails}{code}", tmp_path, scale)
+        queue = plan(experiments, setup, range(1))
+        write_jobs(queue, setup)
+        (tmp_path / "calls").unlink(missing_ok=True)
+        env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAILS": fails}
+        script = setup.out / "slurm" / "scenes_byol-seed0.sh"
+        given = {"cwd": tmp_path, "env": {**env, "CODE": str(code)}}
+        done = subprocess.run(["bash", str(script)], check=False, **given)  # type: ignore[call-overload]
+        kept = [one for one in queue for part in one.parts() if one.seconds(part) is not None]
+        names = [one.folder.name for one in kept]
+        return done.returncode, (tmp_path / "calls").read_text().split(), names
+
+    byol, control = "scenes_byol-seed0", "random_init-scenes_byol-seed0"
+    assert call("none", 1) == (0, ["pretrain", "knn", "knn"], [byol, byol, control])
+    assert call("knn", 1) == (1, ["pretrain", "knn", "knn"], [byol])
+    assert call("pretrain", 1) == (1, ["pretrain"], [])
+    assert call("knn", 138) == (138, ["pretrain", "knn"], [byol])
+
+
 def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     numbers = tmp_path / "list.json"
     numbers.write_text('{"format": "lewel-numbers-1", "backbones": [1]}')
+    wrong, found = tmp_path / "wrong.json", {"digest": "a", "number": math.nan, "seconds": 1}
+    wrong.write_text(json.dumps({"format": FORMAT, "backbones": {"a": {"knn": found}}}))
     for words, message in (
         (["table10"], "There is no 'table10'"),
-        (["methods"], "methods: not at --scale minutes; try --scale small."),
-        (["table1", "rates"], "rates: not at --scale minutes; try --scale small."),
+        (["methods"], "methods: not at --scale minutes; try another --scale."),
+        (["table1", "rates"], "rates: not at --scale minutes; try another --scale."),
+        (["table4", "--scale", "small"], "table4: not at --scale small; try another --scale."),
+        (["table9", "--skip", "knn"], "no such evaluation here, these experiments have none"),
+        (["--known", str(wrong)], "is no numbers.json"),
         (["--scale", "small", "--data-root", str(tmp_path)], "needs"),
         (["--only", "vgg"], "no backbone has this in its name"),
         (["--seeds", "0"], "--seeds"),

@@ -50,6 +50,7 @@ def compare(
     from lewel.tasks.auto import parse_budget
     from lewel.tasks.compare import compare as task
     from lewel.tasks.reproduce import Worker
+    from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
     from lewel.tasks.reproduction_plan import plan
 
     console = plain_console()
@@ -63,7 +64,9 @@ def compare(
         show_state(console, queue, many)
         return
     say(console, f"{len(planned.shares)} methods, {len(queue)} runs, {budget} each on one core.")
-    failed = Worker(many, lambda text: say(console, text)).work(queue)
+    refuse_other_settings(queue)
+    with claimed(folder, lambda text: say(console, text)) as lock:
+        failed = Worker(many, lambda text: say(console, text), lock).work(queue)
     tables = planned.shown(seeds)
     pages = write_pages([tables], planned.setup.scale.title, folder / "pages", "Comparison")
     table = Table(box=None, pad_edge=False)
@@ -74,7 +77,9 @@ def compare(
     wide(console, 200).print(table)
     say(console, *(f"wrote {path}" for path in pages))
     if failed:
-        raise RunError(f"{failed} parts failed: see *.log in {folder / 'backbones'}.")
+        raise RunError(
+            f"{failed} part{'s' * (failed > 1)} failed: see *.log in {folder / 'backbones'}."
+        )
     same = ("--methods", *methods) if methods else ()
     again = ("compare", data, *same, "--budget", budget, "--seeds", seeds + 2, "--out", folder)
     say(console, "next:", command(*again, note="more seeds: single short runs differ by chance"))

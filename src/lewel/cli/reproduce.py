@@ -16,7 +16,7 @@ from lewel.progress import plain_console, wide
 if TYPE_CHECKING:
     from lewel.config.reproduce import Experiment
     from lewel.pages.reproduction import Ordering
-    from lewel.tasks.reproduction_plan import Backbone
+    from lewel.tasks.reproduction_plan import Backbone, Setup
 
 DATA_ROOT, OUT = Path("data"), Path("runs/reproduce")
 
@@ -64,30 +64,38 @@ def reproduce(
     """
     from lewel.config.reproduce import choose_experiments, leave_out
     from lewel.tasks.reproduce import Worker
+    from lewel.tasks.reproduction_folder import claimed, refuse_other_files, refuse_other_settings
     from lewel.tasks.reproduction_numbers import read_numbers
-    from lewel.tasks.reproduction_plan import Setup, check_data, plan, rows_of
+    from lewel.tasks.reproduction_plan import Setup, check_data, plan, select
 
     if list and slurm:
         raise UserError("--list shows the queue and --slurm writes its jobs: give one of them.")
     console = plain_console()
     chosen = leave_out(choose_experiments([*experiments]), skip)
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
-    if absent := [name for name, one in chosen.items() if not rows_of(one, scale)]:
-        raise UserError(f"{', '.join(absent)}: not at --scale {scale}; try --scale small.")
-    queue = [one for one in plan(chosen, setup, range(seeds)) if (only or "") in one.folder.name]
+    absent = [name for name, one in chosen.items() if not has_parts(one, setup)]
+    if named := [name for name in absent if name in experiments]:
+        raise UserError(f"{', '.join(named)}: not at --scale {scale}; try another --scale.")
+    chosen = {name: one for name, one in chosen.items() if name not in absent}
+    queue = select(plan(chosen, setup, range(seeds)), only or "")
     if not queue:
         raise UserError(f"--only {only}: no backbone has this in its name; --list shows all.")
+    if known:
+        every = [(one, part) for one in queue for part in one.evaluations]
+        used = sum(one.known(part) is not None for one, part in every)
+        say(console, f"--known has {used} of {len(every)} numbers of this queue.")
     if list:
         show_state(console, queue, jobs or cores())
         return
-    setup.refuse_other_files()
+    refuse_other_files(setup)
+    refuse_other_settings(queue)
     if slurm:
         from lewel.tasks.reproduction_slurm import write_jobs
 
         script = write_jobs(queue, setup)
         say(
             console,
-            f"wrote {len(queue)} jobs to {script.parent}",
+            f"wrote {len([*script.parent.glob('*.sh')])} jobs to {script.parent}",
             "next:",
             f"  sbatch {shlex.quote(str(script))}",
         )
@@ -95,16 +103,19 @@ def reproduce(
     check_data(queue, setup)
     many = sum(len(one.parts()) for one in queue)
     say(console, f"{len(queue)} backbones, {many} parts, scale {scale}: {setup.scale.title}.")
-    worker = Worker(jobs or cores(), lambda text: say(console, text))
-    try:
-        failed = worker.work(queue)
-    except Interrupted:
-        write(console, chosen, queue, seeds)
-        raise
-    shown = write(console, chosen, queue, seeds)
+    with claimed(setup.out, lambda text: say(console, text)) as lock:
+        worker = Worker(jobs or cores(), lambda text: say(console, text), lock)
+        try:
+            failed = worker.work(queue)
+        except Interrupted:
+            write(console, chosen, queue, seeds)
+            raise
+        shown = write(console, chosen, queue, seeds)
     say(console, *(f"{name}: {ordering.text()}" for name, ordering in shown))
     if failed:
-        raise RunError(f"{failed} parts failed: see *.log in {setup.out / 'backbones'}.")
+        raise RunError(
+            f"{failed} part{'s' * (failed > 1)} failed: see *.log in {setup.out / 'backbones'}."
+        )
     single = (("--only", only, None), ("--data-root", data_root, DATA_ROOT), ("--out", out, OUT))
     same = [word for flag, value, usual in single if value != usual for word in (flag, value)]
     for flag, values in (("--skip", skip), ("--known", known)):
@@ -116,17 +127,32 @@ def reproduce(
 def write(
     console: Console, chosen: "dict[str, Experiment]", queue: "list[Backbone]", seeds: int
 ) -> "list[tuple[str, Ordering]]":
-    """Write the pages and the numbers of what is done -> the orderings, each with its table."""
+    """Write the pages and the numbers of what is done -> the chosen orderings, with their tables.
+
+    The pages have all that was ever measured in the folder, not only what this call was about.
+    """
+    from lewel.config.reproduce import read_experiments
     from lewel.pages.reproduction import write_pages
+    from lewel.tasks.reproduction_folder import seeds_in
     from lewel.tasks.reproduction_numbers import write_numbers
     from lewel.tasks.reproduction_tables import show
 
     setup = queue[0].setup
-    tables = [show(name, one, setup, range(seeds)) for name, one in chosen.items()]
+    numbers = write_numbers(queue, setup.out / "numbers.json")
+    every = range(max(seeds, seeds_in(setup)))
+    tables = [show(name, one, setup, every) for name, one in read_experiments().items()]
+    tables = [one for one in tables if one.name in chosen or not one.is_empty]
     written = write_pages(tables, setup.scale.title, setup.out / "pages")
-    written.append(write_numbers(queue, setup.out / "numbers.json"))
-    say(console, *(f"wrote {path}" for path in written))
-    return [(table.name, ordering) for table in tables for ordering in table.orderings]
+    say(console, *(f"wrote {path}" for path in (*written, numbers)))
+    return [(one.name, order) for one in tables if one.name in chosen for order in one.orderings]
+
+
+def has_parts(experiment: "Experiment", setup: "Setup") -> bool:
+    """Whether there is anything to do of an experiment at a scale."""
+    from lewel.tasks.reproduction_plan import parts_of, rows_of
+
+    rows = rows_of(experiment, setup.scale_name)
+    return any(parts_of(experiment, row, setup.scale) for row in rows)
 
 
 def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:

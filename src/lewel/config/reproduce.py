@@ -130,7 +130,8 @@ def leave_out(chosen: dict[str, Experiment], skipped: Iterable[str]) -> dict[str
     """The experiments without some of their evaluations."""
     names = sorted({name for one in chosen.values() for name in one.evaluations})
     if unknown := [name for name in skipped if name not in names]:
-        raise UserError(f"--skip {unknown[0]}: no such evaluation here, only {', '.join(names)}.")
+        only = f"only {', '.join(names)}" if names else "these experiments have none"
+        raise UserError(f"--skip {unknown[0]}: no such evaluation here, {only}.")
     left = ([name for name in one.evaluations if name not in skipped] for one in chosen.values())
     return {
         name: one.model_copy(update={"evaluations": some})

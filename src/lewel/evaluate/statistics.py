@@ -13,7 +13,7 @@ T_QUANTILES = (
 )  # fmt: skip
 
 FEW = 30  # with fewer images an interval by the bootstrap is too narrow
-Verdict = Literal["holds", "undecided", "contradicted"]
+Verdict = Literal["holds", "undecided", "contradicted", "not measured"]
 
 
 def counted(images: int) -> str:
@@ -44,7 +44,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     if len(values) < 2:
         return Estimate(fmean(values), None, len(values))
     freedom = len(values) - 1
-    quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else 1.96
+    quantile = T_QUANTILES[min(freedom, len(T_QUANTILES)) - 1]  # for more a little too wide
     return Estimate(fmean(values), quantile * stdev(values) / math.sqrt(len(values)), len(values))
 
 
@@ -55,8 +55,13 @@ def paired_difference(one: dict[int, float], two: dict[int, float]) -> Estimate 
 
 
 def verdict(difference: Estimate | None) -> Verdict:
-    """Whether "better" is decided by the interval of a paired difference."""
-    if difference is None or difference.margin is None:
+    """Whether "better" is decided by the interval of a paired difference.
+
+    Equal differences of a few seeds have no interval either.
+    """
+    if difference is None:
+        return "not measured"
+    if not difference.margin:
         return "undecided"
     if difference.mean - difference.margin > 0:
         return "holds"

@@ -17,10 +17,13 @@ class Cell:
     ours: Estimate | None
     difference: Estimate | None
     paper: float | None
+    partial: bool = False  # whether it has fewer seeds than others of its table
 
     def text(self) -> str:
         """Ours with its interval, the difference to the baseline, and the paper's number."""
         ours = "-" if self.ours is None else with_margin(self.ours)
+        if self.ours is not None and self.partial:
+            ours += f" ({self.ours.seeds} seed{'s' * (self.ours.seeds > 1)})"
         gain = "" if self.difference is None else f"; {with_margin(self.difference, '+')}"
         return f"{ours}{gain}" + ("" if self.paper is None else f" [paper {self.paper:g}]")
 
@@ -36,10 +39,10 @@ class Fact:
         return self.content
 
 
-def with_margin(one: Estimate, sign: str = "") -> str:
+def with_margin(one: Estimate, sign: str = "", digits: int = 1) -> str:
     """A mean and half the width of its interval."""
-    margin = "" if one.margin is None else f" ± {one.margin:.1f}"
-    return f"{one.mean:{sign}.1f}{margin}"
+    margin = "" if one.margin is None else f" ± {one.margin:.{digits}f}"
+    return f"{one.mean:{sign}.{digits}f}{margin}"
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,22 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Ordering:
-    """An ordering that the paper states, and what we found."""
+    """An ordering, and what we found."""
 
     better: str
     worse: str
     evaluation: str
     difference: Estimate | None
     verdict: Verdict
+    stated: bool = True  # whether the paper has this measure of both
 
     def text(self) -> str:
-        many = 0 if self.difference is None else self.difference.seeds
-        seeds = "" if not many else ", 1 seed" if many == 1 else f", {many} seeds"
-        gain = "not measured" if self.difference is None else with_margin(self.difference, "+")
-        return f"{self.better} > {self.worse}, {self.evaluation}: {self.verdict} ({gain}{seeds})"
+        words = f"{self.better} > {self.worse}, {self.evaluation}: {self.verdict}"
+        if self.difference is None:
+            return words
+        many = self.difference.seeds
+        seeds = "1 seed" if many == 1 else f"{many} seeds"
+        return f"{words} ({with_margin(self.difference, '+', 2)}, {seeds})"
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,18 @@ class Shown:
     pictures: list[tuple[str, Path]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of it is measured."""
+        return not self.pictures and not any(c.ours for row in self.rows for c in row.cells)
+
+    @property
+    def grouped(self) -> list[tuple[str, list[Ordering]]]:
+        """The orderings under their headings."""
+        kinds = (True, "Orderings of the paper"), (False, "Orderings beyond the paper")
+        groups = [(title, [o for o in self.orderings if o.stated is is_]) for is_, title in kinds]
+        return [(title, found) for title, found in groups if found]
+
 
 def markdown(shown: Shown, scale: str) -> str:
     """A table as Markdown."""
@@ -97,18 +115,23 @@ def markdown(shown: Shown, scale: str) -> str:
         for row in shown.rows:
             lines.append("| " + " | ".join([row.label, *(c.text() for c in row.cells)]) + " |")
         lines += ["", LEGEND, ""]
-    if shown.orderings:
-        lines += ["Orderings of the paper:", ""]
-        lines += [f"* {one.text()}" for one in shown.orderings] + [""]
+    for title, orderings in shown.grouped:
+        lines += [f"{title}:", "", *(f"* {one.text()}" for one in orderings), ""]
     lines += [f"* {note}" for note in shown.notes]
-    lines += [f"![{name}]({file.name})" for name, file in shown.pictures]
+    lines += [f"![{name}]({picture(shown, at)})" for at, (name, _) in enumerate(shown.pictures)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 LEGEND = (
     "Means over seeds in percent ± half of the 95 % interval (Student's t); after the semicolon "
-    "the difference to the row's baseline, paired by seed."
+    "the difference to the row's baseline, paired by seed; in brackets the paper's number, of its "
+    "own data and training; a dash for what is not measured."
 )
+
+
+def picture(shown: Shown, at: int) -> str:
+    """The file of a picture beside the page."""
+    return f"{shown.name}-{at}.png"
 
 
 def curve_png(shown: Shown) -> bytes | None:
@@ -120,7 +143,7 @@ def curve_png(shown: Shown) -> bytes | None:
         for at, title in enumerate(shown.columns)
     ]
     panels = [(title, [p for p in points if p[1] is not None]) for title, points in panels]
-    panels = [(title, points) for title, points in panels if points]
+    panels = [(title, points) for title, points in panels if len(points) > 2]  # a curve
     if not panels:
         return None
     figure = Figure(figsize=(4 * len(panels), 3.2), layout="constrained")
@@ -147,6 +170,8 @@ def write_pages(
         curve = curve_png(shown) if shown.axis else None
         text = markdown(shown, scale)
         images = [(name, file.read_bytes()) for name, file in shown.pictures]
+        for at, (_, content) in enumerate(images):
+            _write(folder / picture(shown, at), content)
         if curve is not None:
             _write(folder / f"{shown.name}.png", curve)
             text += f"\n![{shown.title}]({shown.name}.png)\n"

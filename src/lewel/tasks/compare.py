@@ -27,6 +27,7 @@ from lewel.files import write_atomically
 from lewel.methods.registry import find_method, method_names
 from lewel.pages.reproduction import Fact, Shown
 from lewel.tasks.auto_facts import gather, images_per_second
+from lewel.tasks.reproduction_folder import refuse_other_files
 from lewel.tasks.reproduction_plan import Setup
 from lewel.tasks.reproduction_tables import show
 from lewel.train.estimate import estimate_memory
@@ -76,7 +77,7 @@ def compare(
     names = chosen(methods)
     recipes = {name: recipe_of(name, data) for name in names}
     setup = Setup("minutes", out, Path(), scale_of(data, recipes))
-    setup.refuse_other_files()
+    refuse_other_files(setup)
     shares = planned(data, recipes, budget, out / "plan.json", tell)
     rows = [
         Row(name=find_method(one.method).about.title, method=one.method, settings=one.settings)

@@ -5,6 +5,7 @@ Each number carries a digest of the settings that decide it. Numbers of other se
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -28,21 +29,27 @@ class Known(NamedTuple):
     seconds: float  # of the evaluation
 
 
-Numbers = dict[str, dict[str, Known]]  # by backbone and evaluation
+Numbers = dict[str, dict[str, dict[str, Known]]]  # by backbone, evaluation and digest
 
 
 def digest(one: "Backbone", part: str) -> str:
-    """Of all settings that decide the number of an evaluation; paths of the data are left out."""
-    scale, measured = one.setup.scale, one.setup.scale.evaluations[part]
-    recipe = measured.recipe
-    recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
+    """Of all settings that decide what a part gives; paths of the data are left out."""
+    scale = one.setup.scale
     decides: list[Any] = [
         read_recipe(one.recipe),
         {**scale.settings, **one.own_settings, "seed": one.seed, "data": scale.data},
         one.row.kind,
-        measured.model_dump(exclude={"title", "recipe"}, exclude_defaults=True),
-        None if recipe is None else read_recipe(recipe, "eval"),
     ]
+    if part == "step_times":
+        decides = [scale.bench]
+    elif part in scale.evaluations:
+        measured = scale.evaluations[part]
+        recipe = measured.recipe
+        recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
+        decides += [
+            measured.model_dump(exclude={"title", "recipe"}, exclude_defaults=True),
+            None if recipe is None else read_recipe(recipe, "eval"),
+        ]
     text = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -63,10 +70,12 @@ def read_numbers(files: Iterable[Path]) -> Numbers:
             if content["format"] != FORMAT:
                 raise ValueError(content["format"])
             for name, parts in content["backbones"].items():
-                known = {
-                    part: Known(*(v[key] for key in Known._fields)) for part, v in parts.items()
-                }
-                numbers.setdefault(name, {}).update(known)
+                for part, found in parts.items():
+                    known = Known(
+                        str(found["digest"]), *(_number(found[k]) for k in Known._fields[1:])
+                    )
+                    mine = numbers.setdefault(name, {}).setdefault(part, {})
+                    mine[known.digest] = known  # another file's may be of other settings
         except OSError:
             raise UserError(f"--known {file} {state_of(file)}: expected a numbers.json.") from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -76,11 +85,17 @@ def read_numbers(files: Iterable[Path]) -> Numbers:
     return numbers
 
 
+def _number(value: object) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ValueError(value)
+    return float(value)  # type: ignore[arg-type]
+
+
 def write_numbers(queue: Iterable["Backbone"], file: Path) -> Path:
     """Write the numbers of all finished evaluations of a queue; those of other queues stay."""
     before = read_numbers([file]) if wrote(file) else {}
     backbones: dict[str, dict[str, Any]] = {
-        name: {part: known._asdict() for part, known in parts.items()}
+        name: {part: [*known.values()][-1]._asdict() for part, known in parts.items()}
         for name, parts in before.items()
     }
     for one in queue:

@@ -5,7 +5,7 @@ A backbone is one pre-training with one seed. Equal backbones of several experim
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from lewel.config.reproduce import (
     read_scales,
 )
 from lewel.errors import UserError
-from lewel.tasks.reproduction_numbers import Known, Numbers, digest, wrote
+from lewel.tasks.reproduction_numbers import Known, Numbers, digest
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,6 @@ class Setup:
     @property
     def scale(self) -> Scale:
         return self.own or read_scales()[self.scale_name]
-
-    def refuse_other_files(self) -> None:
-        """Raise UserError if the folder holds files that no reproduction wrote."""
-        found = {path.name for path in self.out.iterdir()} if self.out.exists() else set()
-        ours = "backbones" in found or wrote(self.out / "numbers.json")  # all may be known
-        known = {"pages", "numbers.json"} if ours else set()
-        known |= {"plan.json"} if self.own is not None else set()
-        script = self.out / "slurm" / "array.sbatch"
-        foreign = script.exists() and b"lewel-reproduce" not in script.read_bytes()
-        beside = set[str]()
-        if self.own is None and self.out.parent.exists():  # a folder for each scale, and no others
-            names = {path.name for path in self.out.parent.iterdir()}
-            beside = names - {self.out.name, "paper", "small", "minutes"}
-        if beside or found - {"backbones", "slurm", *known} or foreign:
-            out = self.out.parent if self.own is None else self.out
-            raise UserError(f"--out {out} holds other files: choose another --out.")
 
     def path(self, text: str) -> str:
         """A path or a name in which {root} is the data's folder."""
@@ -110,6 +94,11 @@ class Backbone:
         plain = self.row.model_copy(update={"kind": "pretrained"})
         return Backbone(self.setup, plain, self.base, self.seed).run
 
+    def is_trained(self) -> bool:
+        """Whether the run that gives the network is finished."""
+        plain = self.row.model_copy(update={"kind": "pretrained"})
+        return Backbone(self.setup, plain, self.base, self.seed).seconds("pretrain") is not None
+
     def parts(self) -> list[str]:
         """What is to be done, in order."""
         trains = self.trains and self.row.kind == "pretrained"
@@ -159,19 +148,35 @@ class Backbone:
         return self.folder / f"{part}.{ending}"
 
     def seconds(self, part: str, ending: str = "done.json") -> float | None:
-        """How long a part took; None where it is not done."""
-        file = self.file(part, ending)
-        return float(json.loads(file.read_text())["seconds"]) if file.exists() else None
+        """How long a part took; None where it is not done, or with other settings."""
+        found = self._read(part, ending)
+        return (
+            None
+            if found is None or found.get("digest") not in (None, digest(self, part))
+            else (float(found["seconds"]))
+        )
+
+    def is_stale(self, part: str) -> bool:
+        """Whether a part was done with other settings than today's."""
+        return self._read(part, "done.json") is not None and self.seconds(part) is None
+
+    def _read(self, part: str, ending: str) -> dict[str, Any] | None:
+        """What the queue has written of a part; None where it is missing or damaged."""
+        try:
+            found = json.loads(self.file(part, ending).read_text())
+            float(found["seconds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return dict(found)
 
     def known(self, part: str) -> Known | None:
         """The number of another queue with the same settings."""
-        found = self.setup.known.get(self.folder.name, {}).get(part)
-        return found if found is not None and found.digest == digest(self, part) else None
+        return self.setup.known.get(self.folder.name, {}).get(part, {}).get(digest(self, part))
 
     def spent(self, part: str) -> float | None:
         """How long a part took here or elsewhere; None where it is neither done nor known."""
-        known = self.known(part)
-        return self.seconds(part) or (None if known is None else known.seconds)
+        own, known = self.seconds(part), self.known(part)
+        return known.seconds if own is None and known is not None else own
 
     def to_do(self, part: str) -> bool:
         """Whether a part is neither done here nor known."""
@@ -209,6 +214,17 @@ def plan(experiments: dict[str, Experiment], setup: Setup, seeds: Iterable[int])
     for one in known.values():
         one.trains = one.run in needed or one.seconds("pretrain") is not None
     return sorted(known.values(), key=lambda one: (one.seed, one.row.kind != "pretrained"))
+
+
+def select(queue: list[Backbone], only: str) -> list[Backbone]:
+    """The backbones with a text in their names, and the runs that controls among them need."""
+    chosen = [one for one in queue if only in one.folder.name]
+    sources = {one.source for one in chosen if one.row.kind in ("random_init", "supervised")}
+    return [
+        one if one in chosen else replace(one, evaluations=[])
+        for one in queue
+        if one in chosen or one.run in sources
+    ]
 
 
 def rows_of(experiment: Experiment, scale: ScaleName) -> list[Row]:

@@ -3,7 +3,9 @@
 import shlex
 from pathlib import Path
 
-from lewel.files import write_atomically
+from lewel.errors import UserError
+from lewel.files import PARTIAL, write_atomically
+from lewel.tasks.reproduction_numbers import digest
 from lewel.tasks.reproduction_plan import Backbone, Setup
 
 ARRAY = """#!/bin/bash
@@ -23,34 +25,58 @@ exec bash "${{scripts[$SLURM_ARRAY_TASK_ID]}}"
 """
 SCRIPT = """#!/bin/bash
 # {name}
-set -euo pipefail
-{commands}
+# A part that fails leaves out only what needs it; a signal stops all, and the job is requeued.
+set -uo pipefail
+failed=0
+{parts}
+exit $failed
 """
+PART = """if [ ! -e {done} ]; then
+  mkdir -p {folder}; begun=$SECONDS
+  {command}
+  code=$?
+  if [ $code -ge 128 ]; then exit $code; fi
+  if [ $code -eq 0 ]; then
+    echo "{{\\"seconds\\": $((SECONDS - begun)), \\"digest\\": \\"{digest}\\"}}" > {done}{partial}
+    mv {done}{partial} {done}
+  else
+    failed=1{without_run}
+  fi
+fi"""
+ALONE = ("maps", "step_times")  # commands of one process
 
 
 def write_jobs(queue: list[Backbone], setup: Setup) -> Path:
-    """Write the scripts -> the array job; controls come after the runs that they need."""
+    """Write the scripts -> the array job; controls are in the script of the run that they need."""
     folder = setup.out / "slurm"
     folder.mkdir(parents=True, exist_ok=True)
-    names = []
-    for one in queue:
-        path = folder / f"{one.folder.name}.sh"
-        lines = []
-        for part in one.parts():
-            done = shlex.quote(str(one.file(part, "done.json")))
-            command = shlex.join(["lewel", *one.command(part)])
-            lines += [
-                f"if [ ! -e {done} ]; then",
-                f"  mkdir -p {shlex.quote(str(one.folder))}; begun=$SECONDS",
-                f"  srun --kill-on-bad-exit=1 {command}",
-                f'  echo "{{\\"seconds\\": $((SECONDS - begun))}}" > {done}',
-                "fi",
-            ]
-        _write(path, SCRIPT.format(name=one.folder.name, commands="\n".join(lines)))
-        names.append(shlex.quote(str(path)))
+    scripts: dict[Path, list[str]] = {}
+    for one in sorted(queue, key=lambda one: one.row.kind != "pretrained"):
+        needs_run = one.row.kind in ("random_init", "supervised")
+        name = one.source.parent.name if needs_run else one.folder.name
+        for part in filter(one.to_do, one.parts()):
+            scripts.setdefault(folder / f"{name}.sh", []).append(part_of(one, part))
+    if not scripts:
+        raise UserError("Nothing is left to do: all numbers are there or known.")
+    for path, parts in scripts.items():
+        _write(path, SCRIPT.format(name=path.stem, parts="\n".join(parts)))
     script = folder / "array.sbatch"
-    _write(script, ARRAY.format(last=len(names) - 1, scripts=" ".join(names)))
+    names = " ".join(shlex.quote(str(path)) for path in scripts)
+    _write(script, ARRAY.format(last=len(scripts) - 1, scripts=names))
     return script
+
+
+def part_of(one: Backbone, part: str) -> str:
+    """The lines of one command."""
+    tasks = " --ntasks=1" if part in ALONE else ""
+    return PART.format(
+        done=shlex.quote(str(one.file(part, "done.json"))),
+        partial=PARTIAL,
+        folder=shlex.quote(str(one.folder)),
+        command=f"srun{tasks} --kill-on-bad-exit=1 {shlex.join(['lewel', *one.command(part)])}",
+        digest=digest(one, part),
+        without_run="; exit 1" if part == "pretrain" else "",
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lewel.config.paper import read_paper
-from lewel.config.reproduce import Experiment, Row
+from lewel.config.reproduce import Claim, Experiment, Row, Scale
 from lewel.evaluate.statistics import Estimate, Verdict, estimate, paired_difference, verdict
 from lewel.pages.reproduction import Cell, Ordering, Shown, TableRow
 from lewel.tasks.reproduction_plan import Backbone, Setup, applies
@@ -25,8 +25,9 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
     """An experiment as far as it is done."""
     seeds, scale = list(seeds), setup.scale
     rows = experiment.rows_at(setup.scale_name)
-    names = [one for one in experiment.evaluations if one in scale.evaluations]
+    names = evaluations_of(experiment, scale)
     measured = {row.name: measure(row, experiment, setup, names, seeds) for row in rows}
+    most = max((len(v) for one in measured.values() for v in one.values.values()), default=0)
     return Shown(
         name=name,
         title=experiment.title,
@@ -38,12 +39,12 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
                 control=row.control,
                 x=row.x,
                 baseline=row.baseline,
-                cells=[cell(row, one, measured, experiment) for one in names],
+                cells=[cell(row, one, measured, experiment, most) for one in names],
             )
             for row in rows
         ],
         orderings=[
-            ordering(claim.better, claim.worse, one, scale.evaluations[one].title, measured)
+            ordering(claim, one, scale.evaluations[one].title, measured, experiment)
             for claim in experiment.claims
             for one in names
             if {claim.better, claim.worse} <= measured.keys()
@@ -51,6 +52,12 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
         pictures=pictures(experiment, setup, seeds),
         notes=step_times(setup) if experiment.shows == "step times" else [],
     )
+
+
+def evaluations_of(experiment: Experiment, scale: Scale) -> list[str]:
+    """The evaluations of a table; those that are one at this scale are one column."""
+    there = [one for one in experiment.evaluations if one in scale.evaluations]
+    return [*{scale.canonical(one): one for one in reversed(there)}.values()][::-1]
 
 
 def measure(
@@ -66,14 +73,17 @@ def measure(
     return Measured(row, values)
 
 
-def cell(row: Row, evaluation: str, measured: dict[str, Measured], experiment: Experiment) -> Cell:
-    """One number: ours, its difference to the row's baseline, and the paper's."""
+def cell(
+    row: Row, evaluation: str, measured: dict[str, Measured], experiment: Experiment, most: int
+) -> Cell:
+    """One number: ours, its difference to the row's baseline, and the paper's; `most` seeds."""
     mine = measured[row.name].values.get(evaluation, {})
     base = measured[row.baseline].values.get(evaluation, {}) if row.baseline in measured else {}
     return Cell(
         ours=estimate(list(mine.values())) if mine else None,
         difference=paired_difference(mine, base),
         paper=papers_number(row, evaluation, experiment),
+        partial=0 < len(mine) < most,
     )
 
 
@@ -91,13 +101,22 @@ def papers_number(row: Row, evaluation: str, experiment: Experiment) -> float | 
 
 
 def ordering(
-    better: str, worse: str, evaluation: str, title: str, measured: dict[str, Measured]
+    claim: Claim,
+    evaluation: str,
+    title: str,
+    measured: dict[str, Measured],
+    experiment: Experiment,
 ) -> Ordering:
-    """An ordering of the paper: holds, undecided or contradicted at this scale."""
-    one, two = (measured[name].values.get(evaluation, {}) for name in (better, worse))
+    """An ordering: holds, undecided or contradicted at this scale."""
+    both = [measured[name] for name in (claim.better, claim.worse)]
+    one, two = (found.values.get(evaluation, {}) for found in both)
     difference: Estimate | None = paired_difference(one, two)
     decided: Verdict = verdict(difference)
-    return Ordering(better, worse, title, difference, decided)
+    numbers = [papers_number(found.row, evaluation, experiment) for found in both]
+    drawn = experiment.axis is not None and evaluation != "knn"  # its figures state no numbers
+    return Ordering(
+        claim.better, claim.worse, title, difference, decided, drawn or None not in numbers
+    )
 
 
 def pictures(experiment: Experiment, setup: Setup, seeds: list[int]) -> list[tuple[str, Path]]:

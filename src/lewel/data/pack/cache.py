@@ -1,7 +1,6 @@
 """A folder of fetched blocks that all processes of a node share, with a limit of its size."""
 
 import atexit
-import errno
 import fcntl
 import hashlib
 import os
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from lewel.data.pack.patience import is_stopped
 from lewel.errors import StorageError, UserError
-from lewel.files import PARTIAL, user_path
+from lewel.files import PARTIAL, try_lock, user_path
 
 NAME: Final = "lewel-cache"  # the folder's own subfolder: nothing else is ever deleted
 LOCKS: Final = 256  # files that exclude a second fetch of the same block
@@ -29,7 +28,6 @@ MEMORY: Final = "/dev/shm"
 MEMORY_BYTES: Final = 2 * 2**30  # of blocks in memory, for all processes of a node
 LEAST_MEMORY: Final = 512 * 2**20  # free bytes of MEMORY below which it is left alone
 USES: Final = 5  # attempts to use a folder that others delete
-NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Key(NamedTuple):
@@ -167,22 +165,13 @@ class Cache:
             yield
             return
         try:
-            while not _lock(file):
+            while not try_lock(file):
                 if is_stopped():
                     raise StorageError(f"{key.url} was not waited for.")
                 time.sleep(TRY)
             yield
         finally:
             os.close(file)
-
-
-def _lock(file: int) -> bool:
-    """Try to lock a file; True also where the file system has no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in NO_LOCKS
-    return True
 
 
 def _files(folder: str) -> Iterator["os.DirEntry[str]"]:
