@@ -94,3 +94,10 @@ def test_unknown_names_are_one_message() -> None:
     with pytest.raises(UserError, match="There is no 'table10': choose from table1"):
         choose_experiments(["table10"])
     assert list(choose_experiments(["figure5", "table1"])) == ["table1", "figure5"]
+
+
+def test_imagenet_100_is_a_part_of_imagenet_in_every_command_on_it() -> None:
+    for one in queue("paper"):
+        wanted = one.recipe.startswith("imagenet100_")
+        for part in {"pretrain", "knn", "linear_100"} & set(one.parts()):
+            assert ("data/in100.txt" in one.command(part)) == wanted

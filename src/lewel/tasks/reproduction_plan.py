@@ -121,10 +121,15 @@ class Backbone:
     def pretrain_command(self) -> list[str]:
         """Pre-training by the recipe with the row's settings."""
         words = ["pretrain", self.setup.path(self.setup.scale.data), "--recipe", self.recipe]
-        if self.recipe.startswith("imagenet100_"):
-            words += ["--classes", self.setup.path("{root}/in100.txt")]
+        words += self.classes()
         given = {**self.setup.scale.settings, **self.own_settings, "seed": self.seed}
         return [*words, *flags(given), "--out", str(self.run)]
+
+    def classes(self) -> list[str]:
+        """The flag that makes ImageNet-100 of ImageNet."""
+        if not self.recipe.startswith("imagenet100_"):
+            return []
+        return ["--classes", self.setup.path("{root}/in100.txt")]
 
     def evaluation_command(self, part: str) -> list[str]:
         """An evaluation as the scale has it."""
@@ -140,6 +145,7 @@ class Backbone:
         recipe = measured.recipe
         recipe = recipe.get(self.row.method) if isinstance(recipe, dict) else recipe
         words += [] if recipe is None else ["--recipe", recipe]
+        words += self.classes() if measured.task == "knn" else []
         given = {k: self.setup.path(v) if isinstance(v, str) else v for k, v in settings.items()}
         return [*words, *flags(given), "--out", str(self.folder / part)]
 
