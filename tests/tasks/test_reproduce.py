@@ -336,11 +336,12 @@ def test_a_list_and_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str])
 def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup("paper", tmp_path / "paper", Path("data"))
     queue = plan(config.choose_experiments(["table1", "table5", "table9"]), setup, range(3))
-    script = write_jobs(queue, setup)
+    script, jobs = write_jobs(queue, setup)
     text = script.read_text()
     controls = [one for one in queue if one.row.kind == "random_init"]
     assert controls  # in the scripts of the runs that they need
     many = len(queue) - len(controls)
+    assert jobs == many
     assert f"--array=0-{many - 1}" in text and "--signal=USR1@120" in text
     assert "--cpus-per-task=12" in text and "export SRUN_CPUS_PER_TASK=${SLURM_CPUS" in text
     scripts = sorted(script.parent.glob("*.sh"))

@@ -92,10 +92,10 @@ def reproduce(
     if slurm:
         from lewel.tasks.reproduction_slurm import write_jobs
 
-        script = write_jobs(queue, setup)
+        script, many = write_jobs(queue, setup)
         say(
             console,
-            f"wrote {len([*script.parent.glob('*.sh')])} jobs to {script.parent}",
+            f"wrote {many} jobs to {script.parent}",
             "next:",
             f"  sbatch {shlex.quote(str(script))}",
         )

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +37,7 @@ def digest(one: "Backbone", part: str) -> str:
     """Of all settings that decide what a part gives; paths of the data are left out."""
     scale = one.setup.scale
     decides: list[Any] = [
-        read_recipe(one.recipe),
+        _recipe(one.recipe, "pretrain"),
         {**scale.settings, **one.own_settings, "seed": one.seed, "data": scale.data},
         one.row.kind,
     ]
@@ -48,10 +49,16 @@ def digest(one: "Backbone", part: str) -> str:
         recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
         decides += [
             measured.model_dump(exclude={"title", "recipe"}, exclude_defaults=True),
-            None if recipe is None else read_recipe(recipe, "eval"),
+            None if recipe is None else _recipe(recipe, "eval"),
         ]
     text = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _recipe(name: str, kind: str) -> dict[str, Any]:
+    """A recipe, read once: every part of a queue asks for it."""
+    return read_recipe(name, kind)
 
 
 def wrote(file: Path) -> bool:

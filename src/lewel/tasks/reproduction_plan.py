@@ -156,11 +156,9 @@ class Backbone:
     def seconds(self, part: str, ending: str = "done.json") -> float | None:
         """How long a part took; None where it is not done, or with other settings."""
         found = self._read(part, ending)
-        return (
-            None
-            if found is None or found.get("digest") not in (None, digest(self, part))
-            else (float(found["seconds"]))
-        )
+        if found is None or found.get("digest") not in (None, digest(self, part)):
+            return None
+        return float(found["seconds"])
 
     def is_stale(self, part: str) -> bool:
         """Whether a part was done with other settings than today's."""

@@ -46,8 +46,11 @@ fi"""
 ALONE = ("maps", "step_times")  # commands of one process
 
 
-def write_jobs(queue: list[Backbone], setup: Setup) -> Path:
-    """Write the scripts -> the array job; controls are in the script of the run that they need."""
+def write_jobs(queue: list[Backbone], setup: Setup) -> tuple[Path, int]:
+    """Write the scripts -> the array job and their number.
+
+    Controls are in the script of the run that they need.
+    """
     folder = setup.out / "slurm"
     folder.mkdir(parents=True, exist_ok=True)
     scripts: dict[Path, list[str]] = {}
@@ -63,7 +66,7 @@ def write_jobs(queue: list[Backbone], setup: Setup) -> Path:
     script = folder / "array.sbatch"
     names = " ".join(shlex.quote(str(path)) for path in scripts)
     _write(script, ARRAY.format(last=len(scripts) - 1, scripts=names))
-    return script
+    return script, len(scripts)
 
 
 def part_of(one: Backbone, part: str) -> str:
