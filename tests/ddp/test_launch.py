@@ -219,6 +219,18 @@ def test_ranks_that_chose_different_settings_are_refused() -> None:
         launch(fabric, 10.0, choose_otherwise_on_the_second)
 
 
+def test_a_run_compares_the_settings_of_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_another(mine: list[PretrainConfig]) -> list[PretrainConfig]:
+        return [*mine, mine[0].model_copy(update={"width": 16})]
+
+    monkeypatch.setattr("lewel.tasks.pretrain.gather_objects", with_another)
+    assert run(tiny_command(tmp_path / "run", "--epochs", "1")) == 2
+    assert "different settings (--width: 8 and 16)" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def break_on_the_second(fabric: Fabric) -> None:
     if fabric.global_rank == 1:
         raise TypeError("a mistake in the code")
