@@ -100,3 +100,12 @@ def test_copies_of_the_images_on_each_node_are_the_same_images(place: Path) -> N
     next((place / "node1").rglob("*.*")).unlink()
     codes, said = on_two_disks(place, 27000 + os.getpid() % 20000, "photos")
     assert 0 not in codes and "do not have the same images or weights" in said[0], said
+
+
+def test_the_folder_of_a_training_is_named_by_rank_0(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name depends on the times of files, which differ between copies."""
+    monkeypatch.setattr("lewel.tasks.training.gather_objects", lambda mine: ["learning-0", *mine])
+    assert run(linear(place, "named")) == 0
+    assert (place / "named" / "results" / "learning-0" / "metrics.jsonl").exists()
