@@ -154,8 +154,8 @@ def test_the_activations_are_not_copied() -> None:
     tokens = torch.randn(16, 5, 6, 6, requires_grad=True)
     with Counted() as forward:
         out = norm(tokens)
-    assert forward.of_size(tokens) == ["empty_like", "addcmul"]
-    assert len(forward.names) <= 8 + 16, forward.names  # 56 where each group is a module call
+    assert forward.of_size(tokens) == ["empty_like"]
+    assert len(forward.names) <= 8 + 3, forward.names  # 56 where each group is a module call
     slope = torch.randn_like(out)
     with Counted() as backward:
         out.backward(slope)
@@ -172,7 +172,7 @@ def test_group_by_group_the_activations_are_not_copied_either(
     with Counted() as forward:
         out = norm(tokens)
     assert not {"cat", "stack"} & set(forward.names)
-    assert len(forward.names) <= 8 + 12, forward.names  # 56 where each group is a module call
+    assert len(forward.names) <= 8 + 3, forward.names
     with Counted() as backward:
         out.sum().backward()
     assert "cat" not in backward.names
