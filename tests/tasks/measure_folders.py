@@ -1,30 +1,37 @@
 """What `lewel pretrain FOLDER --budget 10m` reaches on five folders, beside a recipe by hand.
 
-    python -m tests.tasks.measure_folders DATA OUT docs/measured/folders.json --only scenes
+    python -m tests.tasks.measure_folders DATA OUT docs/measured/folders.json --jobs 2
 
-DATA holds photos-200, tiny-imagenet-100 and VOCdevkit/VOC2012. Each row of the file is a folder,
-a way (auto, by hand, random init) and a seed; rows that are there are not measured again. Leave the
-machine alone meanwhile: a budget is wall-clock time.
+DATA holds photos-200, tiny-imagenet-100 and VOCdevkit/VOC2012. First the speed of the machine
+decides the settings of each folder, for ten minutes on all cores: leave it alone for this minute or
+two. Then each is trained by these settings, on one thread, and evaluated. Each row of the file is a
+folder, a way (auto, by hand, random init) and a seed; rows that are there are not measured again.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import yaml
 
 from lewel.config.configure import configure
+from lewel.config.methods import as_recipe
 from lewel.data.sources.open import open_data
+from lewel.tasks.auto import settings
 from lewel.tasks.auto_facts import gather, images_per_second
 
 MINUTES = 10
 TRAINING = 0.85  # of the minutes, as in the rules
 TINY = "tinyimagenet_lewel_m_15min"
+RANDOM = "random init"
 SHOWN = ("method", "backbone", "stem", "width", "image_size", "batch_size", "epochs", "limit")
 
 
@@ -60,55 +67,68 @@ FOLDERS = {
 
 
 def call(words: list[str], log: Path) -> float:
-    """Run a `lewel` command -> its seconds."""
+    """Run a `lewel` command on one thread -> its seconds."""
     begun = time.monotonic()
     with log.open("a") as file:
-        command = [sys.executable, "-m", "lewel", *words]
-        subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=True)
+        command, one = [sys.executable, "-m", "lewel", *words], {"OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **one}
+        subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=True, env=env)
     return time.monotonic() - begun
 
 
-def epochs_by_hand(data: str, recipe: str) -> int:
-    """Epochs of a recipe that take the time of the budget, by the measure of the rules."""
-    config, opened = configure(data, recipe, {}), open_data(data, image_size=32)
-    facts, _ = gather(opened, {}, None)
-    speed = images_per_second(config, opened, facts)
-    return max(1, int(TRAINING * 60 * MINUTES * speed / len(opened.unlabelled)))
+def plan(folder: Folder, images: str) -> dict[str, Any]:
+    """The settings of both ways, by the speed of this machine."""
+    chosen = as_recipe(settings(images, None, {}, None, f"{MINUTES}m").config)
+    config, opened = configure(images, folder.recipe, {}), open_data(images, image_size=32)
+    speed = images_per_second(config, opened, gather(opened, {}, None)[0])
+    epochs = max(1, int(TRAINING * 60 * MINUTES * speed / len(opened.unlabelled)))
+    by_hand = as_recipe(config) | {"epochs": epochs}
+    return {"auto": chosen, "by hand": by_hand}
 
 
-def evaluate(folder: Folder, data: Path, run: Path, *more: str) -> float:
+def planned(name: str, place: Path, images: str) -> dict[str, Any]:
+    """The plan of a folder, made once."""
+    file = place / "plan.yaml"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(plan(FOLDERS[name], images), sort_keys=False))
+    found: dict[str, Any] = yaml.safe_load(file.read_text())
+    return found
+
+
+def evaluate(folder: Folder, data: Path, run: Path, seed: int, *more: str) -> float:
     """k-NN accuracy or mIoU, in percent."""
     task, *words = (word.replace("{data}", str(data)) for word in folder.evaluate)
     place = run.parent / f"{run.name}-{task}{'-'.join(more)}"
-    call([task, str(run), *words, *more, "--out", str(place)], run.parent / "log.txt")
+    given = ["--seed", str(seed), *more, "--out", str(place)]
+    call([task, str(run), *words, *given], place.with_suffix(".log"))
     (file,) = (place / "results").glob("*.json")
     found = json.loads(file.read_text())[-1]["result"]
     return round(100 * float(found["top1" if task == "knn" else "miou"]), 2)
 
 
-def measure(name: str, way: str, seed: int, data: Path, out: Path) -> dict[str, Any]:
-    """One row of the file."""
-    folder, place = FOLDERS[name], out / name.replace(" ", "-").replace(",", "")
-    place.mkdir(parents=True, exist_ok=True)
-    images = folder.data(data, out)
-    run = place / f"{'by-hand' if way == 'by hand' else 'auto'}-{seed}"
-    words = ["pretrain", images, "--seed", str(seed), "--out", str(run)]
-    row: dict[str, Any] = {"folder": name, "way": way, "seed": seed}
-    if way == "random init":
-        flag = "--scratch" if folder.evaluate[0] == "segment" else "--random-init"
-        return row | {"number": evaluate(folder, data, run, flag)}
+def measure(name: str, seed: int, data: Path, out: Path, way: str) -> list[dict[str, Any]]:
+    """The rows of a way; auto's network is also evaluated as it was before training."""
+    folder, place = FOLDERS[name], place_of(name, out)
+    run = place / f"{way.replace(' ', '-')}-{seed}"
+    recipe, log = run.with_suffix(".yaml"), run.with_suffix(".log")
+    content = planned(name, place, "")[way] | {"seed": seed}
+    recipe.write_text(yaml.safe_dump({k: v for k, v in content.items() if k != "data"}))
+    words = ["pretrain", folder.data(data, out), "--recipe", str(recipe), "--out", str(run)]
+    seconds = call([*words, "--workers", "0"], log)
+    chosen = {key: content[key] for key in SHOWN if content.get(key) is not None}
+    row = {"folder": name, "way": way, "seed": seed}
+    numbers: dict[str, Any] = {"number": evaluate(folder, data, run, seed)}
+    numbers |= {"core_minutes": round(seconds / 60, 1)}
+    rows = [row | numbers | {"settings": chosen | {"lr": content["optim"]["lr"]}}]
     if way == "auto":
-        words += ["--budget", f"{MINUTES}m"]
-    else:
-        words += ["--recipe", folder.recipe, "--epochs", str(epochs_by_hand(images, folder.recipe))]
-    seconds = call(words, place / "log.txt")
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    chosen = {key: settings[key] for key in SHOWN if settings.get(key) is not None}
-    return row | {
-        "number": evaluate(folder, data, run),
-        "minutes": round(seconds / 60, 1),
-        "settings": chosen | {"lr": settings["optim"]["lr"]},
-    }
+        flag = "--scratch" if folder.evaluate[0] == "segment" else "--random-init"
+        rows.append(row | {"way": RANDOM, "number": evaluate(folder, data, run, seed, flag)})
+    return rows
+
+
+def place_of(name: str, out: Path) -> Path:
+    return out / name.replace(" ", "-").replace(",", "")
 
 
 def main() -> None:
@@ -118,16 +138,30 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
+    data, out, lock = given.data.absolute(), given.out.absolute(), Lock()
     rows = json.loads(given.file.read_text()) if given.file.exists() else []
-    done = {(row["folder"], row["way"], row["seed"]) for row in rows}
-    for seed in range(given.seeds):
-        for name in (name for name in FOLDERS if given.only in name):
-            for way in ("auto", "by hand", "random init"):
-                if (name, way, seed) not in done:
-                    rows.append(measure(name, way, seed, given.data.absolute(), given.out))
-                    given.file.write_text(json.dumps(rows, indent=1) + "\n")
-                    print(rows[-1], flush=True)
+    names = [name for name in FOLDERS if given.only in name]
+    for name in names:
+        planned(name, place_of(name, out), FOLDERS[name].data(data, out))
+
+    def do(name: str, seed: int, way: str) -> None:
+        found = measure(name, seed, data, out, way)
+        with lock:
+            rows.extend(found)
+            given.file.write_text(json.dumps(rows, indent=1) + "\n")
+            print(*found, sep="\n", flush=True)
+
+    done = {(row["folder"], row["seed"], row["way"]) for row in rows}
+    todo = [
+        one
+        for seed in range(given.seeds)
+        for one in ((name, seed, way) for name in names for way in ("auto", "by hand"))
+        if one not in done
+    ]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda one: do(*one), todo))
 
 
 if __name__ == "__main__":
