@@ -17,11 +17,12 @@ from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
 from lewel.errors import UserError
 from lewel.tasks import reproduction_folder, reproduction_plan
-from lewel.tasks.reproduce import Worker
+from lewel.tasks.reproduce import Worker, state_of
 from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
-from lewel.tasks.reproduction_numbers import FORMAT, Known, read_numbers, write_numbers
+from lewel.tasks.reproduction_numbers import FORMAT, Known, digest, read_numbers, write_numbers
 from lewel.tasks.reproduction_plan import Backbone, Setup, plan, select
 from lewel.tasks.reproduction_slurm import write_jobs
+from tests.docs.pages import ROOT
 
 SCALE = {
     "title": "a test",
@@ -133,8 +134,8 @@ def test_known_numbers_are_not_measured_again(
         process = start(tmp_path / "out", "--known", str(numbers), rows=3)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
-        more = f"--scale minutes --seeds 4 --out {tmp_path / 'out'} --known {numbers}    # more"
-        assert more in output
+        words = f"--scale minutes --seeds 4 --out {tmp_path / 'out'} --known {numbers}"
+        assert f"{words} --jobs 2    # more seeds" in output
     assert not (tmp_path / "out" / "minutes" / "backbones").exists()
     pages.append(tmp_path / "out" / "minutes" / "pages" / "table1.md")
     without_broken, mine = (page.read_text().replace("| broken | - |\n", "") for page in pages)
@@ -329,8 +330,45 @@ def test_evaluations_can_be_left_out(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_a_list_and_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["reproduce", "table1", "--list", "--slurm"]) == 2
-    assert "give one of them" in capsys.readouterr().err
+    for both in (["--list", "--slurm"], ["--list", "--pages"], ["--pages", "--slurm"]):
+        assert run(["reproduce", "table1", *both]) == 2
+        assert "give one of them" in capsys.readouterr().err
+
+
+def test_pages_are_written_without_training_and_keep_known_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, known = tmp_path / "out", str(ROOT / "docs" / "measured" / "small.json")
+    words = ["reproduce", "--scale", "small", "--pages", "--out", str(out)]
+    assert run([*words, "table1", "--known", known]) == 0
+    page = out / "small" / "pages" / "table1.md"
+    before = page.read_text()
+    assert "| MoCo v2 | 16.1" in before
+    assert not (out / "small" / "backbones").exists()
+    capsys.readouterr()
+    assert run([*words, "table5"]) == 0  # numbers.json of the folder has them
+    assert page.read_text() == before
+    assert "table5: both > aligned only" in capsys.readouterr().out
+
+
+def test_maps_are_drawn_once_and_stopped_parts_count(tmp_path: Path) -> None:
+    setup = Setup("minutes", tmp_path, tmp_path)
+    queue = plan(config.choose_experiments(["figure5", "table1"]), setup, range(2))
+    assert {one.seed for one in queue if "maps" in one.parts()} == {0}
+    parts = state_of(queue)
+    assert {part.left for part in parts} == {None}
+    trained = [one for one in queue if one.row.kind == "pretrained"]
+    first, second = (one for one in trained if one.recipe == "scenes_byol")
+    other = next(one for one in trained if one.recipe == "scenes_lewel_b")
+    for one, ending, seconds in ((first, "done", 60), (other, "done", 100), (second, "spent", 20)):
+        one.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"seconds": seconds, "digest": digest(one, "pretrain")})
+        one.file("pretrain", f"{ending}.json").write_text(text)
+    found = {part.backbone.folder: part for part in state_of(queue) if part.name == "pretrain"}
+    assert found[first.folder][2:] == ("done", 60, 0)
+    assert found[second.folder].spent == 20 and found[second.folder].left == 40  # by its recipe
+    unlike = next(one for one in trained if one.recipe == "scenes_moco_v2")
+    assert found[unlike.folder].left == 80  # by all
 
 
 def test_slurm_jobs_hold_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,6 +445,7 @@ def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["table10"], "There is no 'table10'"),
         (["methods"], "methods: not at --scale minutes; try another --scale."),
         (["table1", "rates"], "rates: not at --scale minutes; try another --scale."),
+        (["table1", "--skip", "knn", "--skip", "linear"], "table1: --skip leaves nothing"),
         (["table4", "--scale", "small"], "table4: not at --scale small; try another --scale."),
         (["table9", "--skip", "knn"], "no such evaluation here, these experiments have none"),
         (["--known", str(wrong)], "is no numbers.json"),
@@ -435,6 +474,9 @@ def test_models_refuse_what_does_not_fit() -> None:
         Experiment.model_validate({**EXPERIMENT, "claims": [{"better": "a", "worse": "BYOL"}]})
     with pytest.raises(ValueError, match="same name"):
         Experiment.model_validate({**EXPERIMENT, "rows": [*EXPERIMENT["rows"]] * 2})
+    claim = {"better": "LEWEL_B", "worse": "BYOL", "evaluations": ["linear"]}
+    with pytest.raises(ValueError, match="unknown evaluations \\['linear'\\]"):
+        Experiment.model_validate({**EXPERIMENT, "claims": [claim]})
     assert Scale.model_validate(SCALE).evaluations["knn"].metric == "top1"
     assert Measurement.model_fields["metric"].is_required()
     assert reproduction_plan.applies("random_init", Scale.model_validate(SCALE), "knn")

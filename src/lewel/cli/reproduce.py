@@ -1,6 +1,7 @@
 """`lewel reproduce`."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,6 +33,7 @@ def reproduce(
     out: Path = OUT,
     known: tuple[Path, ...] = (),
     list: Flag = False,
+    pages: Flag = False,
     slurm: Flag = False,
 ) -> None:
     """Reproduce the paper's tables and figures with seeds, intervals and controls.
@@ -59,6 +61,8 @@ def reproduce(
         numbers.json of other queues: what they have measured with the same settings counts as done.
     list
         Show what is done and how long the rest takes, and stop.
+    pages
+        Write the pages of what is done, and stop.
     slurm
         Write an array job and the script of each backbone, and stop.
     """
@@ -68,13 +72,19 @@ def reproduce(
     from lewel.tasks.reproduction_numbers import read_numbers
     from lewel.tasks.reproduction_plan import Setup, check_data, plan, select
 
-    if list and slurm:
-        raise UserError("--list shows the queue and --slurm writes its jobs: give one of them.")
+    if list + pages + slurm > 1:
+        raise UserError(
+            "--list shows the queue, --pages what it has found, and --slurm writes its jobs: give "
+            "one of them."
+        )
     console = plain_console()
-    chosen = leave_out(choose_experiments([*experiments]), skip)
+    every_part = choose_experiments([*experiments])
+    chosen = leave_out(every_part, skip)
     setup = Setup(scale, out / scale, data_root, known=read_numbers(known))
     absent = [name for name, one in chosen.items() if not has_parts(one, setup)]
-    if named := [name for name in absent if name in experiments]:
+    if named := [name for name in absent if name in experiments or absent == [*chosen]]:
+        if any(has_parts(every_part[name], setup) for name in named):
+            raise UserError(f"{', '.join(named)}: --skip leaves nothing; leave out less.")
         raise UserError(f"{', '.join(named)}: not at --scale {scale}; try another --scale.")
     chosen = {name: one for name, one in chosen.items() if name not in absent}
     queue = select(plan(chosen, setup, range(seeds)), only or "")
@@ -89,6 +99,15 @@ def reproduce(
         return
     refuse_other_files(setup)
     refuse_other_settings(queue)
+    single = (("--only", only, None), ("--data-root", data_root, DATA_ROOT), ("--out", out, OUT))
+    same = [word for flag, value, usual in single if value != usual for word in (flag, value)]
+    for flag, values in (("--skip", skip), ("--known", known)):
+        same += [word for value in values for word in (flag, value)]
+    again = ("reproduce", *experiments, "--scale", scale, "--seeds")
+    if pages:
+        shown = write(console, chosen, queue, seeds, known)
+        say(console, *(f"{name}: {ordering.text()}" for name, ordering in shown))
+        return
     if slurm:
         from lewel.tasks.reproduction_slurm import write_jobs
 
@@ -98,6 +117,7 @@ def reproduce(
             f"wrote {many} jobs to {script.parent}",
             "next:",
             f"  sbatch {shlex.quote(str(script))}",
+            command(*again, seeds, "--pages", *same, note="the pages, as far as the jobs are"),
         )
         return
     check_data(queue, setup)
@@ -108,24 +128,25 @@ def reproduce(
         try:
             failed = worker.work(queue)
         except Interrupted:
-            write(console, chosen, queue, seeds)
+            write(console, chosen, queue, seeds, known)
             raise
-        shown = write(console, chosen, queue, seeds)
+        shown = write(console, chosen, queue, seeds, known)
     say(console, *(f"{name}: {ordering.text()}" for name, ordering in shown))
     if failed:
         raise RunError(
             f"{failed} part{'s' * (failed > 1)} failed: see *.log in {setup.out / 'backbones'}."
         )
-    single = (("--only", only, None), ("--data-root", data_root, DATA_ROOT), ("--out", out, OUT))
-    same = [word for flag, value, usual in single if value != usual for word in (flag, value)]
-    for flag, values in (("--skip", skip), ("--known", known)):
-        same += [word for value in values for word in (flag, value)]
-    again = ("reproduce", *experiments, "--scale", scale, "--seeds", seeds + 2, *same)
-    say(console, "next:", command(*again, note="more seeds, in the same folder"))
+    same += [] if jobs is None else ["--jobs", str(jobs)]
+    more = command(*again, seeds + 2, *same, note="more seeds, in the same folder")
+    say(console, "next:", more)
 
 
 def write(
-    console: Console, chosen: "dict[str, Experiment]", queue: "list[Backbone]", seeds: int
+    console: Console,
+    chosen: "dict[str, Experiment]",
+    queue: "list[Backbone]",
+    seeds: int,
+    known: tuple[Path, ...],
 ) -> "list[tuple[str, Ordering]]":
     """Write the pages and the numbers of what is done -> the chosen orderings, with their tables.
 
@@ -134,11 +155,12 @@ def write(
     from lewel.config.reproduce import read_experiments
     from lewel.pages.reproduction import write_pages
     from lewel.tasks.reproduction_folder import seeds_in
-    from lewel.tasks.reproduction_numbers import write_numbers
+    from lewel.tasks.reproduction_numbers import read_numbers, write_numbers
     from lewel.tasks.reproduction_tables import show
 
     setup = queue[0].setup
     numbers = write_numbers(queue, setup.out / "numbers.json")
+    setup = replace(setup, known=read_numbers([*known, numbers]))  # and what other calls knew
     every = range(max(seeds, seeds_in(setup)))
     tables = [show(name, one, setup, every) for name, one in read_experiments().items()]
     tables = [one for one in tables if one.name in chosen or not one.is_empty]
@@ -168,23 +190,22 @@ def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:
         done = [part for part in mine if part.state in ("done", "known")]
         failed = [part.name for part in mine if part.state == "failed"]
         left = [part for part in mine if part.state not in ("done", "known")]
-        known = [part.seconds for part in left if part.seconds is not None]
+        known = [part.left for part in left if part.left is not None]
         table.add_row(
             one.folder.name,
             f"{len(done)} of {len(mine)}",
             ", ".join(part.name for part in left if part.state != "failed"),
             ", ".join(failed),
-            f"{sum(part.seconds or 0 for part in done if part.state == 'done') / 60:.1f}",
+            f"{sum(part.spent for part in mine) / 60:.1f}",
             f"{sum(known) / 60:.1f}" if len(known) == len(left) else "unknown",
         )
     wide(console, 200).print(table)
-    left_parts = [part for part in parts if part.state not in ("done", "known")]
-    spent = sum(part.seconds or 0 for part in parts if part.state == "done")
-    known_left = sum(part.seconds or 0 for part in left_parts)
-    unknown = sum(part.seconds is None for part in left_parts)
-    say(
-        console,
-        f"spent {spent / 3600:.2f} core-hours; left about {known_left / 3600:.2f}, "
-        f"{known_left / 3600 / jobs:.2f} hours with --jobs {jobs}"
-        + (f", and {unknown} parts of unknown length" if unknown else ""),
+    spent, left_hours = (
+        sum(seconds) / 3600
+        for seconds in ([part.spent for part in parts], [part.left or 0.0 for part in parts])
     )
+    unknown = sum(part.left is None for part in parts)
+    words = f"about {left_hours:.2f}, {left_hours / jobs:.2f} hours with --jobs {jobs}"
+    many = f"{unknown} part{'s' * (unknown > 1)} of unknown length"
+    both = [words] * (left_hours > 0 or not unknown) + [many] * (unknown > 0)
+    say(console, f"spent {spent:.2f} core-hours; left {', and '.join(both)}")

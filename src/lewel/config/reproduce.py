@@ -70,6 +70,7 @@ class Claim(Settings):
 
     better: str
     worse: str
+    evaluations: list[str] | None = Field(None, description="Only by these.")
 
 
 class Experiment(Settings):
@@ -94,6 +95,9 @@ class Experiment(Settings):
         used |= {name for claim in self.claims for name in (claim.better, claim.worse)}
         if unknown := used - set(names):
             raise ValueError(f"unknown rows {sorted(unknown)}")
+        measured = {name for claim in self.claims for name in claim.evaluations or []}
+        if unknown := measured - set(self.evaluations):
+            raise ValueError(f"unknown evaluations {sorted(unknown)}")
         return self
 
     def rows_at(self, scale: ScaleName) -> list[Row]:

@@ -42,7 +42,7 @@ class Fact:
 def with_margin(one: Estimate, sign: str = "", digits: int = 1) -> str:
     """A mean and half the width of its interval."""
     margin = "" if one.margin is None else f" ± {one.margin:.{digits}f}"
-    return f"{one.mean:{sign}.{digits}f}{margin}"
+    return f"{round(one.mean, digits) + 0.0:{sign}.{digits}f}{margin}"  # + 0.0: no minus before 0
 
 
 @dataclass(frozen=True)

@@ -143,26 +143,29 @@ class Part(NamedTuple):
     backbone: Backbone
     name: str
     state: str
-    seconds: float | None  # spent, or expected from others like it; None where nothing is known
+    spent: float  # seconds, here
+    left: float | None  # expected from others like it; None where nothing is known
 
 
 def state_of(queue: list[Backbone]) -> list[Part]:
     """Every part with its state."""
-    measured: dict[str, list[float]] = {}
+    measured: dict[tuple[str, ...], list[float]] = {}
     for one in queue:
         for part in one.parts():
             if (seconds := one.spent(part)) is not None:
-                measured.setdefault(part, []).append(seconds)
+                for like in ((part, one.recipe), (part,)):
+                    measured.setdefault(like, []).append(seconds)
     out = []
     for one in queue:
         for part in one.parts():
-            seconds, state = one.seconds(part), "done"
-            if seconds is None and (known := one.known(part)) is not None:
-                seconds, state = known.seconds, "known"
-            elif seconds is None:
-                like = measured.get(part)
-                seconds = sum(like) / len(like) if like else None
-                failed, begun = one.file(part, "failed.txt"), one.file(part, "log")
-                state = "failed" if failed.exists() else "begun" if begun.exists() else "to do"
-            out.append(Part(one, part, state, seconds))
+            done = one.seconds(part)
+            if done is not None or one.known(part) is not None:
+                out.append(Part(one, part, "known" if done is None else "done", done or 0.0, 0.0))
+                continue
+            spent = one.seconds(part, "spent.json") or 0.0
+            found = measured.get((part, one.recipe)) or measured.get((part,))
+            left = max(0.0, sum(found) / len(found) - spent) if found else None
+            failed, begun = one.file(part, "failed.txt"), one.file(part, "log")
+            state = "failed" if failed.exists() else "begun" if begun.exists() else "to do"
+            out.append(Part(one, part, state, spent, left))
     return out

@@ -208,8 +208,8 @@ def plan(experiments: dict[str, Experiment], setup: Setup, seeds: Iterable[int])
         for experiment in experiments.values():
             for row in rows_of(experiment, setup.scale_name):
                 one = Backbone(setup, row, experiment.base, seed)
-                if row.kind == "step_times" and seed:
-                    continue
+                if seed and (row.kind == "step_times" or experiment.shows == "maps"):
+                    continue  # shown once
                 one = known.setdefault(one.folder, one)
                 for part in parts_of(experiment, row, scale):
                     if part not in one.evaluations:

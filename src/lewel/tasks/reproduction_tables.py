@@ -48,6 +48,7 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
             for claim in experiment.claims
             for one in names
             if {claim.better, claim.worse} <= measured.keys()
+            and one in (claim.evaluations or names)
         ],
         pictures=pictures(experiment, setup, seeds),
         notes=step_times(setup) if experiment.shows == "step times" else [],
