@@ -99,7 +99,7 @@ FILES = {
     "DenseCL": densecl,
     "DenseCL, backbone": densecl_backbone,
     "ReSim-C4": lambda own, other: moco(own, other, "fc.0.weight"),
-    "ReSim-FPN": lambda own, other: moco(own, other, "fc.0.weight", "fpn.fpn_lateral4.weight"),
+    "ReSim-FPN": lambda own, other: moco(own, other, "fc.0.weight", "fpn_lateral4.weight"),
     "PixPro": pixpro,
 }
 

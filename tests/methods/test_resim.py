@@ -27,8 +27,9 @@ def resim(**extra: object) -> ReSim:
     return make_method(ReSim, **{**SIZES, **extra})
 
 
-def slow_maps(state: dict[str, Tensor], prefix: str, c3: Tensor, c4: Tensor) -> list[Tensor]:
-    """The maps that regions are cut from; an FPN's lower map adds the upper one, enlarged."""
+def slow_maps(state: dict[str, Tensor], prefix: str, *stages: Tensor) -> list[Tensor]:
+    """The maps that regions are cut from; an FPN's lower maps add the upper ones, enlarged."""
+    c3, c4, c5 = stages
 
     def layer(name: str, features: Tensor) -> Tensor:
         weight, bias = state[f"{prefix}{name}.weight"], state[f"{prefix}{name}.bias"]
@@ -36,7 +37,8 @@ def slow_maps(state: dict[str, Tensor], prefix: str, c3: Tensor, c4: Tensor) -> 
 
     if f"{prefix}smooth.weight" in state:
         return [layer("smooth", c4)]
-    upper = layer("lateral4", c4)
+    top = layer("lateral5", c5)
+    upper = layer("lateral4", c4) + top.repeat_interleave(2, 2).repeat_interleave(2, 3)
     enlarged = upper.repeat_interleave(2, 2).repeat_interleave(2, 3)
     return [layer("smooth4", upper), layer("smooth3", layer("lateral3", c3) + enlarged)]
 
@@ -47,12 +49,12 @@ def slow_regions(
     """The mean over windows in both views of InfoNCE; `flips` (B,) are those of both views."""
     window, stride = WINDOWS[level]
     side = keys.shape[-1]
-    kernel, step = max(1, round(window * side)), max(1, round(stride * side))
+    many = max(1, side - 2)
     others = [
-        keys[b, :, y : y + kernel, x : x + kernel].mean((1, 2))
+        keys[b, :, y : y + 3, x : x + 3].mean((1, 2))
         for b in range(len(keys))
-        for y in range(0, side - kernel + 1, step)
-        for x in range(0, side - kernel + 1, step)
+        for y in range(many)
+        for x in range(many)
     ]
     losses = []
     for b in range(len(queries)):
@@ -86,13 +88,13 @@ def slow_loss(twin: ReSim, views: Views, view: int, other: int) -> Tensor:
     with torch.no_grad():
         k3, k4, k5 = twin.teacher.network.backbone.stages(torch.stack(alike))
         keys = mlp(list(k5.mean((2, 3))), state, "teacher.network.head.project", True)
-        key_maps = slow_maps(state, "teacher.network.head.", k3, k4)
+        key_maps = slow_maps(state, "teacher.network.head.", k3, k4, k5)
     pooled = mlp(list(c5.mean((2, 3))), state, "student.head.project", True)
     queue = list(state["queue.keys"])
     losses = [slow_info_nce(q, k, queue) for q, k in zip(pooled, keys, strict=True)]
     total = sum(losses) / len(losses)
     boxes = views.boxes[view], views.boxes[other]
-    for level, queries in enumerate(slow_maps(state, "student.head.", c3, c4)):
+    for level, queries in enumerate(slow_maps(state, "student.head.", c3, c4, c5)):
         total = total + slow_regions(queries, key_maps[level], boxes, views.flips[view], level)
     return total
 
@@ -115,7 +117,7 @@ def test_at_collapse_the_region_loss_is_log_1_plus_negatives() -> None:
         nn.init.zeros_(head.smooth.weight)
         nn.init.ones_(head.smooth.bias)
     step = method(cut_views(4, torch.float32))
-    assert step.logs["loss_c4"].item() == pytest.approx(math.log(1 + 4 * 16), abs=1e-5)
+    assert step.logs["loss_c4"].item() == pytest.approx(math.log(1 + 4 * 2 * 2), abs=1e-5)
 
 
 def test_views_that_do_not_overlap_have_no_region_loss() -> None:

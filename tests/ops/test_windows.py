@@ -93,8 +93,10 @@ def test_a_window_is_valid_where_it_lies_in_the_other_crop(shift: int) -> None:
         assert math.isclose(80 * region[1] + shift, top, abs_tol=1e-9)
 
 
-def test_averaged_windows_are_means_over_whole_locations() -> None:
+def test_averaged_windows_are_means_over_3_by_3_locations() -> None:
     planes = torch.randn(2, 3, 14, 14, dtype=torch.float64)
-    found = averaged_windows(planes, 48 / 224, 32 / 224)
-    assert found.shape == (2, 36, 3)
-    assert torch.allclose(found[1, 8], planes[1, :, 2:5, 4:7].mean((1, 2)))
+    found = averaged_windows(planes)
+    assert found.shape == (2, 144, 3)
+    assert torch.allclose(found[1, 2 * 12 + 4], planes[1, :, 2:5, 4:7].mean((1, 2)))
+    small = averaged_windows(planes[..., :2, :2])
+    assert torch.allclose(small[:, 0], planes[..., :2, :2].mean((2, 3)))

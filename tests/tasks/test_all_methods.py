@@ -100,8 +100,10 @@ def test_accumulation_is_warned_of_where_images_of_a_batch_are_compared(
         *("barlow_twins", "lewel_barlow", "lewel_m", "lewel_simclr", "lewel_swav", "resim"),
         *("simclr", "swav"),
     ]
-    for method, expected in (("simclr", True), ("byol", False)):
-        flags = (*flags_of(method), "--accumulate", "2", "--dry-run")
+    batch = ("--contrast.negatives", "batch")
+    cases = (("simclr", (), True), ("byol", (), False), ("moco_v2", (), False))
+    for method, given, expected in (*cases, ("moco_v2", batch, True)):
+        flags = (*flags_of(method), *given, "--accumulate", "2", "--dry-run")
         assert tiny_run(tmp_path / "run", *flags) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert ("with --accumulate 2 these are 4, not 8." in said) == expected

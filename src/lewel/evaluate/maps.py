@@ -28,7 +28,7 @@ def maps_and_features(encoder: Encoder, images: Tensor) -> tuple[Tensor, Tensor]
     if isinstance(encoder, StagedEncoder):  # maps of the layer that regions are cut from
         c3, c4, c5 = encoder.backbone.stages(images)
         features = grid_tokens(c5)
-        maps = softmax_maps(grid_tokens(encoder.head.regions(c3, c4)[0]))
+        maps = softmax_maps(grid_tokens(encoder.head.regions(c3, c4, c5)[0]))
     else:
         features = encoder.backbone(images)
         maps = head_maps(encoder.head, features)

@@ -95,14 +95,14 @@ class ReSim(Method):
     ) -> Tensor:
         """L_region of one level: maps (B, C, H, W) of both views -> the mean over valid windows.
 
-        A window of the query against the same region of the key, and against the averages over
-        windows of all keys of the global batch. A window that is not in both views is left out.
+        A window of the query against the same region of the key, and against the averages over all
+        3 x 3 locations of all keys of the global batch. A window not in both views is left out.
         """
         windows = slide(window, stride, queries.device)
         regions, inside = in_other_view(windows, *places)
         query = unit(region_features(queries, windows.expand_as(regions)))  # (B, W, C)
         key = unit(region_features(keys, regions))
-        others = gather(unit(averaged_windows(keys, window, stride)))
+        others = gather(unit(averaged_windows(keys)))
         count = sum_over_ranks(inside.sum()).clamp_min(1)
         weights = inside.to(query) * ranks() / count  # the gradient is averaged over ranks
         return info_nce_of_many(query, key, others, self.temperature, weights=weights)  # L_region

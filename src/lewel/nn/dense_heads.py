@@ -79,11 +79,13 @@ class RegionHead(GlobalHead):
     ) -> None:
         super().__init__(channels[2], spec)
         self.levels = levels
-        c3, c4, _ = channels
+        c3, c4, c5 = channels
         if levels == "c4":
             self.smooth = nn.Conv2d(c4, region_dim, 3, padding=1)
             return
-        self.lateral4, self.lateral3 = (nn.Conv2d(one, region_dim, 1) for one in (c4, c3))
+        self.lateral5, self.lateral4, self.lateral3 = (
+            nn.Conv2d(one, region_dim, 1) for one in (c5, c4, c3)
+        )
         self.smooth4, self.smooth3 = (
             nn.Conv2d(region_dim, region_dim, 3, padding=1) for _ in range(2)
         )
@@ -92,14 +94,18 @@ class RegionHead(GlobalHead):
         """Features (B, N, C) of C5 alone, for evaluations: the global embedding."""
         return Embeddings(self.project(features.mean(1)))
 
-    def regions(self, c3: Tensor, c4: Tensor) -> tuple[Tensor, ...]:
+    def regions(self, c3: Tensor, c4: Tensor, c5: Tensor) -> tuple[Tensor, ...]:
         """The maps of C4, and with an FPN of C3: (B, region_dim, H, W) each."""
         if self.levels == "c4":
             return (self.smooth(c4),)
-        upper = self.lateral4(c4)
-        lower = self.lateral3(c3)
-        lower = lower + F.interpolate(upper, lower.shape[-2:], mode="nearest")
+        upper = add_enlarged(self.lateral4(c4), self.lateral5(c5))
+        lower = add_enlarged(self.lateral3(c3), upper)
         return self.smooth4(upper), self.smooth3(lower)
+
+
+def add_enlarged(lower: Tensor, upper: Tensor) -> Tensor:
+    """The top-down path of an FPN: a coarser map is repeated to the size of a finer one."""
+    return lower + F.interpolate(upper, lower.shape[-2:], mode="nearest")
 
 
 class StagedEncoder(Encoder):
@@ -111,4 +117,4 @@ class StagedEncoder(Encoder):
     def forward(self, images: Tensor, maps: Tensor | None = None) -> Embeddings:
         c3, c4, c5 = self.backbone.stages(images)
         pooled = self.head(grid_tokens(c5)).pooled
-        return Embeddings(pooled, features=self.head.regions(c3, c4))
+        return Embeddings(pooled, features=self.head.regions(c3, c4, c5))

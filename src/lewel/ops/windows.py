@@ -13,6 +13,7 @@ from lewel.ops.precision import precise
 # ReSim's windows on C4 and on C3: side and stride as fractions of the view, of its 224 pixels.
 WINDOWS = ((48 / 224, 32 / 224), (32 / 224, 24 / 224))
 SAMPLES = 2  # of RoIAlign, in each direction
+AVERAGED = 3  # locations of a negative, in each direction
 EDGE = 1e-6  # rounding of coordinates from 0 to 1
 
 
@@ -61,12 +62,8 @@ def region_features(features: Tensor, regions: Tensor) -> Tensor:
     return pooled.view(batch, many, -1)
 
 
-def averaged_windows(features: Tensor, window: float, stride: float) -> Tensor:
-    """The mean over the locations of each window: (B, C, h, w) -> (B, W, C).
-
-    Window and stride are fractions of the view, rounded to whole locations.
-    """
+def averaged_windows(features: Tensor) -> Tensor:
+    """The means over all 3 x 3 neighbouring locations: (B, C, h, w) -> (B, (h - 2) (w - 2), C)."""
     features = precise(features)
-    side = features.shape[-1]
-    kernel, step = (max(1, min(side, round(part * side))) for part in (window, stride))
-    return F.avg_pool2d(features, kernel, step).flatten(2).transpose(1, 2)
+    kernel = min(AVERAGED, *features.shape[-2:])
+    return F.avg_pool2d(features, kernel, 1).flatten(2).transpose(1, 2)

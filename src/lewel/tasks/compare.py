@@ -5,6 +5,7 @@ here, once, and kept in plan.json.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +34,8 @@ from lewel.tasks.reproduction_tables import show
 from lewel.train.estimate import estimate_memory
 from lewel.train.run import optimizer_slots
 
-SHARED: Dotted = {"knn.every": 0, "workers": 0}
+SHARED: Dotted = {"knn.every": 0, "workers": 0, "accelerator": "cpu"}  # one core each
+FEW_EPOCHS = 5  # up to here a part of an epoch is a large part of the time
 FEW_LABELS: Dotted = {"batch_size": 64, "lr": 0.1, "backbone_lr": 0.01, "lr_batch_size": 64}
 Tell = Callable[[str], None]
 
@@ -229,8 +231,18 @@ def measured_share(method: str, recipe: str, data: str, opened: Data, budget: fl
         memory = estimate_memory(trained, slots, crop_sizes(config), config.batch_size)
     finally:
         torch.set_num_threads(threads)
-    seen = budget * speed
-    settings: Dotted = {"epochs": max(1, round(seen / facts.images))}
-    if seen < facts.images:
-        settings["limit"] = min(facts.images, max(2 * config.batch_size, int(seen)))
+    settings = length(budget * speed, facts.images, 2 * config.batch_size)
     return Share(method, recipe, settings, round(speed, 1), memory.total)
+
+
+def length(seen: float, images: int, fewest: int) -> Dotted:
+    """Epochs for so many samples seen; if they are few, of a part of the images.
+
+    >>> length(1500, 1000, 64), length(400, 1000, 64), length(9400, 1000, 64)
+    ({'epochs': 2, 'limit': 750}, {'epochs': 1, 'limit': 400}, {'epochs': 9})
+    """
+    epochs = max(1, math.ceil(seen / images))
+    if epochs > FEW_EPOCHS:
+        return {"epochs": round(seen / images)}
+    limit = max(fewest, int(seen / epochs))
+    return {"epochs": epochs, "limit": limit} if limit < images else {"epochs": epochs}

@@ -100,7 +100,8 @@ def warnings(parts: Parts) -> list[str]:
             "No GPU is used, and a ResNet-50 of this size is slow on a CPU (ImageNet takes weeks): "
             "choose a smaller --backbone or --image-size; --dry-run states the time."
         )
-    if parts.method.about.in_batch and config.accumulate > 1:
+    in_batch = parts.method.about.in_batch or config.contrast.negatives == "batch"
+    if in_batch and config.accumulate > 1:
         lines.append(
             f"The loss of {config.method} compares the images of a micro-batch: with --accumulate "
             f"{config.accumulate} these are {config.batch_size // config.accumulate:,}, not "
