@@ -237,6 +237,11 @@ def test_long_training_is_the_papers() -> None:
     config = configure("scenes", made.nested(), {})
     assert (config.method, config.backbone, config.image_size) == ("lewel_b", "resnet50", 224)
     assert (config.optim.name, config.epochs, config.precision) == ("lars", 100, "bf16-mixed")
+    moco = configure("scenes", choose(NODE, {"method": "lewel_m"}).nested(), {})
+    assert moco.optim.name == "sgd" and not moco.optim.exclude_bias_and_norm
+    assert choose(NODE, {"backbone": "resnet101"})["head.hidden"] == 4096
+    narrow = choose(LAPTOP, {"backbone": "resnet50"})  # of width 16
+    assert (narrow["width"], narrow["head.hidden"]) == (16, 512)
 
 
 def test_published_weights_decide_the_network() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lewel.pages.curves import charts
+from lewel.pages.text import highlights
 from lewel.train import summary as module
 from lewel.train.summary import Summary
 from tests.pages.making import metric_lines
@@ -56,3 +57,12 @@ def test_other_content_is_refused() -> None:
     for content in (b"", b"PK", Summary.of(metric_lines(3)).to_bytes()[:-20]):
         with pytest.raises(ValueError, match="no summary"):
             Summary.from_bytes(content)
+
+
+def test_a_first_value_after_training_began_is_not_the_one_before_it() -> None:
+    lines = [{"step": step, "epoch": step / 10, "knn": 0.2} for step in (0, 10)]
+    assert Summary.of(lines).before("knn") == 0.2
+    later = Summary.of(lines[1:])
+    assert later.before("knn") is None and later.last("knn") == 0.2
+    assert highlights(later)["k-NN accuracy"] == "20.0%"
+    assert highlights(Summary.of(lines))["k-NN accuracy"] == "20.0% → 20.0%"

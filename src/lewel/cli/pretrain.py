@@ -82,9 +82,8 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
     folder = done.folder
     lines = []
     if done.knn is not None:
-        lines.append(
-            f"k-NN accuracy {done.knn_before:.1%} before, {done.knn:.1%} after ({done.steps} steps)"
-        )
+        before = "" if done.knn_before is None else f"{done.knn_before:.1%} before, "
+        lines.append(f"k-NN accuracy {before}{done.knn:.1%} after ({done.steps} steps)")
         if done.knn_before is not None and done.knn <= done.knn_before:
             lines.append(
                 "k-NN did not rise: train for longer, on more images, or with another --method. "

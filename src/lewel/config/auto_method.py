@@ -3,6 +3,7 @@
 from lewel.config.auto_choices import Choice, Choices, dotted, power_of_two
 from lewel.config.auto_length import MANY_STEPS, steps_of
 from lewel.config.recipes import list_recipes, read_recipe
+from lewel.nn.backbone import STOCK
 
 # Methods whose settings were measured: learning rates of short training at a batch of 64.
 TUNED = {"lewel_b": 0.15, "lewel_m": 0.04, "byol": 0.05, "moco_v2": 0.04}
@@ -20,7 +21,7 @@ def choose_method(made: Choices) -> None:
         choose_by_recipe(made)
         return
     contrastive = method in ("lewel_m", "moco_v2")
-    large = made["backbone"] == "resnet50"
+    large = is_large(made)
     dim, hidden = ((128, 2048) if contrastive else (256, 4096)) if large else (128, 512)
     made.pick("head.dim", dim, "the paper's" if large else "enough for a small network")
     made.pick("head.hidden", hidden, "the paper's" if large else "enough for a small network")
@@ -75,11 +76,19 @@ def shipped_recipe(method: str, large: bool) -> str | None:
     return next((name for name in names if name in list_recipes()), None)
 
 
+def is_large(made: Choices) -> bool:
+    """Whether the network has as many channels as the paper's ResNet-50, or more."""
+    deep = str(made["backbone"]).startswith(
+        ("resnet50", "resnet101", "resnet152", "resnext", "wide")
+    )
+    return deep and ("width" not in made.made or int(made["width"]) >= STOCK)
+
+
 def choose_by_recipe(made: Choices) -> None:
     """Head, views and optimiser of another method: those of its shipped recipes, if there are."""
     sizes, training = (
         shipped_recipe(made["method"], large)
-        for large in (made["backbone"] == "resnet50", steps_of(made) >= MANY_STEPS)
+        for large in (is_large(made), steps_of(made) >= MANY_STEPS)
     )
     if sizes is None or training is None:
         return
@@ -129,6 +138,8 @@ def choose_optimiser(made: Choices) -> None:
     made.pick("optim.lr", round(rate * min(batch, 4 * base) / base, 4), why)
     made.pick("optim.lr_batch_size", batch, "the rate is for this batch")
     made.pick("optim.weight_decay", decay, "the paper's" if decay < 1e-5 else "the usual one")
+    if long and contrastive:
+        made.pick("optim.exclude_bias_and_norm", False, "the paper's for MoCo v2")
     choose_warmup(made)
 
 

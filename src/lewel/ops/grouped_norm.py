@@ -57,7 +57,7 @@ def alternating_batch_norm(
 ) -> Tensor:
     """The same where sample n of the batch (B, C, ...) is in group n mod G."""
     rows = _repeated(running, groups)
-    mean, variance = (None, None) if rows is None else (one.view(-1) for one in rows)
+    mean, variance = (None, None) if rows is None else (one.view(-1) for one in rows.unbind())
     scale, shift = (
         None if one is None else one.expand(groups, -1).reshape(-1) for one in (weight, bias)
     )
@@ -79,15 +79,17 @@ def consecutive(samples: Tensor, groups: int) -> Tensor:
     return samples.reshape(-1, groups, *samples.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
-def _repeated(running: Running, groups: int) -> list[Tensor] | None:
-    """Running statistics of each group, (G, C) each."""
-    return None if running is None else [one.expand(groups, -1).clone() for one in running]
+def _repeated(running: Running, groups: int) -> Tensor | None:
+    """Running means and variances of each group, (2, G, C)."""
+    if running is None:
+        return None
+    return torch.stack(running).unsqueeze(1).expand(-1, groups, -1).contiguous()
 
 
-def _set_to_means(running: Running, rows: list[Tensor] | None) -> None:
+def _set_to_means(running: Running, rows: Tensor | None) -> None:
     if running is not None and rows is not None:
-        for mine, values in zip(running, rows, strict=True):
-            mine.copy_(values.mean(0))
+        for mine, values in zip(running, rows.mean(1).unbind(), strict=True):
+            mine.copy_(values)
 
 
 class _GroupByGroup(torch.autograd.Function):

@@ -50,9 +50,9 @@ def age_text(age: float | None) -> str:
 def highlights(metrics: Summary) -> dict[str, str]:
     """The main metrics of a run."""
     found = {}
-    before, knn = metrics.first("knn"), metrics.last("knn")
-    if before is not None and knn is not None:
-        several = metrics.series["knn"].count > 1
+    before, knn = metrics.before("knn"), metrics.last("knn")
+    if knn is not None:
+        several = before is not None and metrics.series["knn"].count > 1
         found["k-NN accuracy"] = f"{before:.1%} → {knn:.1%}" if several else f"{knn:.1%}"
     if loss := metrics.recent("loss"):  # the loss of one batch is noisy
         found["Loss, last steps"] = f"{sum(loss) / len(loss):.3g}"

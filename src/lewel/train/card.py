@@ -57,7 +57,7 @@ def card(
         "steps": step,
         "precision": precision,
         "cudnn_benchmark": cudnn_benchmark,
-        "knn_before": metrics.first("knn"),
+        "knn_before": metrics.before("knn"),
         "knn": metrics.last("knn"),
         "classes": data.train.classes if data.train is not None else None,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

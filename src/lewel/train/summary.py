@@ -145,10 +145,10 @@ class Summary:
         """Mean epoch, lowest, mean and highest value of a metric over some steps, (N, 4)."""
         return self.series[key].points() if key in self.series else np.empty((0, 4))
 
-    def first(self, key: str) -> float | None:
-        """The first value of a metric."""
+    def before(self, key: str) -> float | None:
+        """The value of a metric before training; None where it was first measured later."""
         point = self.series[key].first if key in self.series else None
-        return None if point is None else point.value
+        return None if point is None or point.epoch > 0 else point.value
 
     def last(self, key: str) -> float | None:
         """The last value of a metric."""
