@@ -22,6 +22,7 @@ from lewel.config.settings import write_yaml
 from lewel.data.views.blocks import BLOCK
 from lewel.errors import UserError
 from lewel.nn.backbone import build_resnet, build_timm
+from lewel.progress import plain_console
 from lewel.tasks import auto, auto_facts, speed
 from lewel.train.estimate import estimate_memory
 from tests.running import as_torchrun, metrics, tiny_command, tiny_run
@@ -60,6 +61,26 @@ def test_a_folder_is_trained_with_settings_that_fit_it_and_resumes_with_the_same
     again = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert again == config | {"epochs": 2}
     assert metrics(tmp_path / "run")[-1]["epoch"] == 2
+    capsys.readouterr()
+    for other in (["--seed", "1"], ["--head.dim", "16"]):  # a dry run refuses what a run refuses
+        same = [*command, *other] if other[0] == "--seed" else [*command[:2], *other, *command[-2:]]
+        assert run([*same, "--dry-run"]) == 2
+        assert "holds another run" in capsys.readouterr().err
+
+
+def test_the_table_shows_given_options_and_how_to_turn_a_switch_off(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"method": "swav", "options": {"prototypes": 77}, "accelerator": "cpu"}
+    found = auto.settings(str(photos), None, given)
+    assert found.config.options["prototypes"] == 77
+    assert found.choices is not None and found.choices["options.prototypes"] == 77
+    auto.show_settings(found, plain_console())
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (prototypes,) = (row for row in rows if row[:2] == ["options:", "prototypes"])
+    assert prototypes[2:4] == ["77", "given"] and prototypes[-1] == "--options.prototypes"
+    (layout,) = (row for row in rows if row[:2] == ["channels", "last"])
+    assert layout[2] == "True" and layout[-1] == "--no-channels-last"
 
 
 def test_a_begun_run_in_the_usual_folder_is_found_whatever_its_method(

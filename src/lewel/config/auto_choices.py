@@ -81,7 +81,7 @@ def dotted(given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted keys."""
     out: dict[str, Any] = {}
     for key, value in given.items():
-        if isinstance(value, dict) and prefix == "" and key != "options":
+        if isinstance(value, dict) and prefix == "":
             out |= dotted(value, f"{key}.")
         else:
             out[prefix + key] = value

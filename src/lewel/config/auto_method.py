@@ -1,6 +1,6 @@
 """The method for these facts, with its head, teacher, optimiser and views."""
 
-from lewel.config.auto_choices import Choice, Choices, dotted, power_of_two
+from lewel.config.auto_choices import Choices, dotted, power_of_two
 from lewel.config.auto_length import MANY_STEPS, steps_of
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.nn.backbone import STOCK
@@ -93,10 +93,7 @@ def choose_by_recipe(made: Choices) -> None:
     if sizes is None or training is None:
         return
     recipe, trained = read_recipe(sizes), read_recipe(training)
-    if "options" in recipe:  # those that are given are merged with them later
-        because = f"as in {sizes}"
-        made.made["options"] = Choice("options", recipe["options"], because)
-    for group in ("head", "contrast", "teacher", "views"):
+    for group in ("options", "head", "contrast", "teacher", "views"):
         for key, value in dotted({group: recipe.get(group, {})}).items():
             if key == "contrast.queue":
                 value = min(value, power_of_two(made.images))

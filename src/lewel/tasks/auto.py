@@ -16,6 +16,7 @@ from lewel.config.auto_length import with_speed
 from lewel.config.auto_method import choose_groups
 from lewel.config.build import build_method, build_optimizer
 from lewel.config.configure import configure
+from lewel.config.identity import differences
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
 from lewel.config.settings import explain, storage_of
@@ -27,9 +28,12 @@ from lewel.methods.base import Method
 from lewel.progress import rank_from_outside, show, wide
 from lewel.tasks.auto_begun import begun_run, notes_of_begun, recipe_of
 from lewel.tasks.auto_facts import gather, images_per_second
+from lewel.tasks.healing import settings_before
 from lewel.tasks.pretrain_parts import memory_explained
 from lewel.train.estimate import USABLE, estimate_memory, largest_batch
+from lewel.train.resume import refuse_another_run
 from lewel.train.run import optimizer_slots
+from lewel.train.run_folder import RunFolder
 
 STORAGE = ("storage_timeout", "cache", "cache_size")  # settings that opening data needs
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -103,6 +107,8 @@ def configure_automatically(
     begun = begun_run(out, opened.unlabelled.name, given.get("method"), data)
     if begun is not None:
         config = configure(data, recipe_of(begun), given)
+        if (before := settings_before(RunFolder(begun))[0]) is not None:
+            refuse_another_run(RunFolder(begun), differences(before, config))
         return Automatic(config, None, tuple(notes_of_begun(begun, config, budget)))
     facts, notes = gather(opened, given, budget)
     choices, config, method = settle(data, facts, given)
@@ -190,6 +196,18 @@ def micro_batches(share: int, fits: int, groups: int) -> int:
     return next((n for n in whole if share // n <= fits), whole[-1] if whole else 1)
 
 
+def flag_to_change(key: str, value: object) -> str:
+    """The flag of a setting; of a switch that is on, the one that turns it off.
+
+    >>> flag_to_change("channels_last", True), flag_to_change("optim.lr", 0.1)
+    ('--no-channels-last', '--optim.lr')
+    """
+    if value is True:
+        group, dot, name = key.rpartition(".")
+        key = f"{group}{dot}no_{name}"
+    return "--" + (key if key.startswith("options.") else key.replace("_", "-"))
+
+
 def show_settings(found: Automatic, console: Console) -> None:
     """What was chosen, why, and the flag that changes it; printed by the first process alone."""
     if rank_from_outside() != 0:
@@ -202,7 +220,7 @@ def show_settings(found: Automatic, console: Console) -> None:
             key = FLAGS.get(choice.key, choice.key)
             value = "auto" if choice.value is None else str(choice.value)
             name = key.replace("_", " ").replace(".", ": ")
-            table.add_row(name, value, choice.because, "--" + key.replace("_", "-"))
+            table.add_row(name, value, choice.because, flag_to_change(key, choice.value))
         before = console.width  # it may be the user's own console
         wide(console, 120).print(table)
         if not console.is_terminal:
