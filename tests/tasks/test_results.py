@@ -204,7 +204,7 @@ B200, M200 = "imagenet_lewel_b_200ep", "imagenet_lewel_m_200ep"
                 ("inst_disc_200", "top-1 56.5 (Table 1"),
                 ("pcl_200", "top-1 67.6 (Table 1"),
                 ("densecl_200", "top-1 63.6, top-5 85.8 (Table 8"),
-                ("resim_200", "top-1 66.1 (Table 8"),
+                ("resim_fpn_200", "top-1 66.1 (Table 8"),
                 ("pixpro_400", "top-1 60.2, top-5 83.0 (Table 8"),
             )
         ),
