@@ -110,14 +110,13 @@ class _GroupByGroup(torch.autograd.Function):
         like = weight if weight is not None else tokens if running is None else running[0]
         saved = tokens.new_empty(2, groups, tokens.shape[1], dtype=like.dtype)
         mean, inverse = saved.unbind()  # of each group, (G, C); the inverse of the deviation
-        center, spread = running or (None, None)
+        known_mean, known_variance = running or (None, None)
         parts = zip(tokens.chunk(groups), out.chunk(groups), mean, inverse, strict=True)
         for number, (part, *outputs) in enumerate(parts):
             # Groups update the running statistics in turn, each with the same weight in the end.
             share = momentum / (groups - (groups - 1 - number) * momentum)
-            torch.native_batch_norm(
-                part, weight, bias, center, spread, True, share, eps, out=outputs
-            )
+            known = (known_mean, known_variance, True, share, eps)
+            torch.native_batch_norm(part, weight, bias, *known, out=outputs)
         ctx.save_for_backward(tokens, weight, mean, inverse)
         ctx.eps, ctx.wanted = eps, [True, weight is not None, bias is not None]
         return out
