@@ -86,7 +86,10 @@ def pretrain(
     console = console or plain_console()
     found = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget)
     auto_task.show_settings(found, console)
-    return pretrain_task.pretrain(found.config, _path(out), console)
+    done = pretrain_task.pretrain(found.config, _path(out), console)
+    if done.warning is not None:
+        console.print(done.warning)
+    return done
 
 
 def knn(backbone: Name, data: Name, *, out: Maybe = None, **settings: Any) -> Accuracy:

@@ -186,6 +186,12 @@ def test_a_budget_for_fewer_images_than_train_anything_is_refused() -> None:
         choose(replace(LAPTOP, images=60, budget=60.0, speed=0.5), {})
 
 
+def test_fewer_images_than_two_a_device_are_refused() -> None:
+    assert choose(replace(LAPTOP, images=64, ranks=32), {})["batch_size"] == 64
+    with pytest.raises(UserError, match="60 images are too few for 32 devices"):
+        choose(replace(LAPTOP, images=60, ranks=32), {})
+
+
 def test_days_for_few_images_are_not_all_used() -> None:
     made = choose(replace(LAPTOP, images=200, budget=2 * 86400.0, speed=100.0), {})
     assert made["epochs"] == 5_000 and "the budget allows 73,440" in made.made["epochs"].because
@@ -196,13 +202,24 @@ def test_reasons_are_those_that_decide() -> None:
     few = choose(replace(LAPTOP, images=50), {})
     assert (few["contrast.queue"], few["optim.warmup_epochs"]) == (32, 10.0)
     assert "than there are images" in few.made["contrast.queue"].because
-    assert few.made["optim.warmup_epochs"].because == "the paper's"
+    assert few.made["optim.warmup_epochs"].because == "the most that is chosen"
     assert "1/200" in choose(LAPTOP, {}).made["contrast.queue"].because
     assert "--budget changes it" in few.made["width"].because
     many = choose(replace(LAPTOP, images=5_000_000), {})
     assert (many["epochs"], many["teacher.statistics"]) == (1, "eman")
     assert many.made["epochs"].because == "one pass over all images"
     assert choose(LAPTOP, {"method": "lewel_b"})["teacher.statistics"] == "ema"
+    assert "contrast.queue" not in choose(LAPTOP, {"contrast.negatives": "batch"}).made
+    dense = choose(replace(LAPTOP, images=50), {"method": "densecl"})
+    assert dense["contrast.queue"] == 32
+    assert dense.made["contrast.queue"].because == "no more than there are images"
+    for images, epochs, why in (
+        (200, 1_000, "the most that are chosen"),
+        (100_000, 256, "about 100,000 steps"),
+        (1_300_000, 100, "the fewest that are chosen"),
+    ):
+        long = choose(replace(NODE, images=images, ranks=1), {})
+        assert (long["epochs"], long.made["epochs"].because) == (epochs, why)
     for budget, flag in ((None, "--epochs."), (600.0, "--budget.")):
         facts = replace(LAPTOP, budget=budget, speed=1.0)
         (words, *_) = warnings(choose(facts, {} if budget else {"epochs": 1}))

@@ -6,12 +6,16 @@ from urllib.error import URLError
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm import create_model
+from timm.data import resolve_model_data_config
 from torchvision.models import resnet18
 
 from lewel.config.build import build_method, load_initial
 from lewel.config.configure import configure
 from lewel.errors import UserError
-from lewel.interop.published import fetch, find_published
+from lewel.interop.backbones import find_network
+from lewel.interop.published import colours_of, fetch, find_published
+from lewel.nn.backbone import MEAN, STD
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +44,22 @@ def test_a_name_is_a_network_and_a_file(name: str, backbone: str, file: str) -> 
     found = find_published(name)
     assert found is not None
     assert (found.settings["backbone"], found.file) == (backbone, file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_tiny_patch16_224", "vit_base_patch16_clip_224.openai", "convnext_atto", "resnet18"],
+)
+def test_images_are_normalised_as_the_weights_were_trained(name: str) -> None:
+    wanted = resolve_model_data_config(create_model(name))
+    network = find_network(f"timm/{name}")
+    assert (network.mean, network.std) == (wanted["mean"], wanted["std"])
+    assert colours_of(f"timm/{name}") == (wanted["mean"], wanted["std"])
+
+
+@pytest.mark.parametrize("name", ["resnet50", "torchvision/resnet50", "timm/none", "runs/photos"])
+def test_all_else_is_normalised_as_imagenet(name: str) -> None:
+    assert colours_of(name) == (MEAN, STD)
 
 
 @pytest.mark.parametrize("name", ["runs/photos", "resnet50.pth", "timm", "./torchvision"])

@@ -3,6 +3,7 @@
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +52,7 @@ def test_a_folder_is_trained_with_settings_that_fit_it_and_resumes_with_the_same
     command = ["pretrain", str(photos), *SMALL, *ONCE, "--out", str(tmp_path / "run")]
     assert run(command) == 0
     shown = capsys.readouterr().out
-    assert "batch size" in shown and "a quarter of 64 images at most" in shown
+    assert "batch size" in shown and "a third of 64 images at most" in shown
     assert "--batch-size" in shown and "64 images are few" in shown
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["batch_size"], config["method"], config["stem"]) == (16, "lewel_m", "small")
@@ -445,6 +446,11 @@ def test_a_run_that_learns_nothing_says_so(
     lines = metrics(tmp_path / "r")
     rose = lines[-1]["knn"] > lines[0]["knn"]
     assert ("k-NN did not rise" in capsys.readouterr().out) == (not rose)
+    done = lewel.pretrain(recipe=tmp_path / "r" / "config.yaml", out=tmp_path / "r")  # finished
+    assert ("k-NN did not rise" in capsys.readouterr().out) == (not rose)
+    assert (replace(done, knn_before=0.5, knn=0.5).warning or "").startswith("k-NN did not rise")
+    assert replace(done, knn_before=0.5, knn=0.6).warning is None
+    assert replace(done, knn_before=None, knn=0.5).warning is None
 
 
 def test_storage_is_waited_for_as_long_as_given(

@@ -195,6 +195,9 @@ def test_seconds_are_timed_on_few_images_and_scaled(monkeypatch: pytest.MonkeyPa
     assert estimate_seconds(method, 32, False, cpu, 64, at_most=30, clock=clock) == pytest.approx(
         64 / 24
     )
+    seen.clear()
+    estimate_seconds(method, 32, False, cpu, 16, clock=clock, long_enough=7.0)
+    assert len(seen) == 7
     monkeypatch.setattr(estimate, "LONG", 0.5)
     seen.clear()
     assert estimate_seconds(method, 32, False, cpu, 16, clock=clock) == 1.0

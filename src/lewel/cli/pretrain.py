@@ -84,12 +84,8 @@ def summary(done: "Pretrained", config: PretrainConfig) -> list[str]:
     if done.knn is not None:
         before = "" if done.knn_before is None else f"{done.knn_before:.1%} before, "
         lines.append(f"k-NN accuracy {before}{done.knn:.1%} after ({done.steps} steps)")
-        if done.knn_before is not None and done.knn <= done.knn_before:
-            lines.append(
-                "k-NN did not rise: train for longer, on more images, or with another --method. "
-                "Loss and embedding std are shown by"
-            )
-            lines.append(command("report", folder))
+        if done.warning is not None:
+            lines += [done.warning, command("report", folder)]
     corrupt = folder / "corrupt_images.jsonl"
     if corrupt.exists():
         many = len(corrupt.read_text(encoding="utf-8").splitlines())

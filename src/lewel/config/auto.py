@@ -75,10 +75,15 @@ def stem_for(image_size: int) -> str:
 def choose_batch(made: Choices) -> None:
     """Total batch, a power of two, or the multiple of the ranks below it."""
     facts = made.facts
+    if facts.images < 2 * facts.ranks:
+        raise UserError(
+            f"{facts.images:,} images are too few for {facts.ranks} devices, which take 2 or more "
+            "each: use fewer --devices."
+        )
     most, why = (64, "CPU recipes were tuned with it") if facts.device == "cpu" else (256, "paper")
-    batch = min(most, power_of_two(facts.images // 4))
+    batch = min(most, power_of_two(facts.images // 3))
     if batch < most:
-        why = f"a quarter of {facts.images:,} images at most"
+        why = f"a third of {facts.images:,} images at most"
     shared = max(batch - batch % facts.ranks, 2 * facts.ranks)
     made.pick("batch_size", shared, why if shared == batch else f"{facts.ranks} devices share it")
     network = ("image_size", "backbone", "stem", "width")

@@ -8,6 +8,7 @@ from lewel.errors import UserError
 FEWEST = 50  # images
 STEPS = 4_000  # on a CPU without a budget
 GPU_STEPS = 100_000
+GPU_EPOCHS = 100, 1_000  # at least, at most
 MANY_STEPS = 50_000  # from here on the paper's schedules fit
 MOST_EPOCHS = 5_000
 FEW_EPOCHS = 5  # up to here a part of an epoch is a large part of the budget
@@ -26,9 +27,10 @@ def choose_length(made: Choices) -> None:
     steps = STEPS if facts.device == "cpu" else GPU_STEPS
     epochs = max(1, -(-steps * batch // facts.images))
     why = f"about {steps:,} steps" if epochs > 1 else "one pass over all images"
-    if facts.device != "cpu":
-        epochs = min(max(epochs, 100), 1000)
-        why = f"{why}, between 100 and 1,000 epochs"
+    if facts.device != "cpu" and not GPU_EPOCHS[0] <= epochs <= GPU_EPOCHS[1]:
+        few = epochs < GPU_EPOCHS[0]
+        epochs = GPU_EPOCHS[0] if few else GPU_EPOCHS[1]
+        why = f"the {'fewest' if few else 'most'} that are chosen"
     made.pick("epochs", epochs, why)
 
 

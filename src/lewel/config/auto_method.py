@@ -34,7 +34,8 @@ def choose_method(made: Choices) -> None:
         made.pick("teacher.schedule", "constant" if contrastive else "cosine", "the paper's")
     if contrastive:
         made.pick("teacher.statistics", "ema", "the paper's, with ShuffleBN")
-        made.pick("contrast.queue", *queue_for(made))
+        if made.given.get("contrast.negatives") != "batch":
+            made.pick("contrast.queue", *queue_for(made))
         choose_groups(made)
     elif long:
         made.pick("teacher.statistics", "eman", "the paper's for 100 and 200 epochs")
@@ -95,10 +96,10 @@ def choose_by_recipe(made: Choices) -> None:
     recipe, trained = read_recipe(sizes), read_recipe(training)
     for group in ("options", "head", "contrast", "teacher", "views"):
         for key, value in dotted({group: recipe.get(group, {})}).items():
-            if key == "contrast.queue":
-                value = min(value, power_of_two(made.images))
             if key == "contrast.norm_groups":
                 choose_groups(made)
+            elif key == "contrast.queue" and value > made.images:
+                made.pick(key, power_of_two(made.images), "no more than there are images")
             elif key != "views.small_size":  # by default it follows the image size
                 made.pick(key, value, f"as in {sizes}")
     for key, value in dotted({"optim": trained["optim"]}).items():
@@ -152,9 +153,9 @@ def choose_adamw(made: Choices) -> None:
 
 
 def choose_warmup(made: Choices) -> None:
-    """A twentieth of the training, at most the paper's 10 epochs."""
+    """A twentieth of the training, at most the 10 epochs of the paper's LEWEL_B."""
     part = round(float(made["epochs"]) / 20, 3)
-    why = "a twentieth of the training" if part < 10 else "the paper's"
+    why = "a twentieth of the training" if part < 10 else "the most that is chosen"
     made.pick("optim.warmup_epochs", min(10.0, part), why)
 
 

@@ -75,10 +75,10 @@ def check_groups(config: PretrainConfig, ranks: int) -> None:
         devices = f" on each of {ranks} devices" if ranks > 1 else ""
         raise UserError(
             f"A micro-batch of {share}{devices} cannot be normalised in {groups} groups of 2 or "
-            "more in all: change --batch-size or --contrast.norm-groups."
+            "more in all: change --batch-size or --contrast.shuffle-bn-groups."
         )
     if config.sync_batch_norm and ranks > 1 and groups > 1:
         raise UserError(
-            "--sync-batch-norm normalises all devices together, --contrast.norm-groups "
-            f"{groups} apart: use --contrast.norm-groups 1, or leave the first out."
+            "--sync-batch-norm normalises all devices together, --contrast.shuffle-bn-groups "
+            f"{groups} apart: use --contrast.shuffle-bn-groups 1, or leave the first out."
         )

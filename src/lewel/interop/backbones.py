@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lewel.errors import UserError, state_of
 from lewel.files import user_path
 from lewel.interop.lookup import read_card, weights_file
+from lewel.interop.published import colours_of
 from lewel.interop.weights import fill, first_few, network_in, read_config, read_weights
 from lewel.nn.backbone import (
     MEAN,
@@ -110,7 +111,7 @@ def find_network(
                 "network's name such as resnet50 or timm/convnext_atto."
             )
         _refuse_other_network(what, name, backbone)
-        return Network(name, **size)
+        return Network(name, **colours_of(name)._asdict(), **size)
     card = read_card(file) if file.suffix == ".safetensors" else {}
     if "backbone" in card:
         _refuse_other_network(what, card["backbone"], backbone)

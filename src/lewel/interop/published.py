@@ -10,11 +10,18 @@ from urllib.error import URLError
 import torch
 
 from lewel.errors import UserError
-from lewel.nn.backbone import RESNETS, STOCK
+from lewel.nn.backbone import MEAN, RESNETS, STD, STOCK
 
 LIBRARIES = ("timm", "torchvision")
 # torchvision's and timm's ResNets agree with ours of that name in layers and names.
 OURS = set(RESNETS) & {"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}
+
+
+class Colours(NamedTuple):
+    """How images are normalised for a network, by channel."""
+
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
 
 
 class Published(NamedTuple):
@@ -76,6 +83,21 @@ def _of_timm(model: str) -> Published:
     url = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
     backbone = architecture if architecture in OURS else f"timm/{architecture}"
     return Published(url, f"{full}.safetensors", None, backbone)
+
+
+def colours_of(name: str) -> Colours:
+    """The normalisation of the images that published weights were trained on."""
+    library, _, model = name.partition("/")
+    if library != "timm":
+        return Colours()
+    from timm.models import get_pretrained_cfg, is_model
+
+    if not is_model(model.partition(".")[0]):
+        return Colours()
+    with suppress(RuntimeError):  # a tag that does not exist, which is reported elsewhere
+        if (config := get_pretrained_cfg(model)) is not None:
+            return Colours(tuple(config.mean), tuple(config.std))
+    return Colours()
 
 
 def fetch(name: str) -> Path:

@@ -180,6 +180,6 @@ def _grouped(kind: type[_BatchNorm]) -> type[_Grouped]:
         known = kind.forward is BatchNormAct2d.forward
     if not known:
         raise UserError(
-            f"{kind.__name__} cannot be normalised in groups: use --contrast.norm-groups 1."
+            f"{kind.__name__} cannot be normalised in groups: use --contrast.shuffle-bn-groups 1."
         )
     return type(f"Grouped{kind.__name__}", (_Grouped, kind), {})

@@ -113,7 +113,7 @@ def configure_automatically(
     facts, notes = gather(opened, given, budget)
     choices, config, method = settle(data, facts, given)
     if budget is not None:
-        timed = with_speed(facts, images_per_second(config, opened, facts))
+        timed = with_speed(facts, images_per_second(config, opened, facts, budget))
         choices, config, method = settle(data, timed, given)
     notes += notes_on_memory(config, method, facts) + notes_on_disk(config, method, out)
     return Automatic(config, choices, tuple(notes))

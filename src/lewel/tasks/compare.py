@@ -225,7 +225,7 @@ def measured_share(method: str, recipe: str, data: str, opened: Data, budget: fl
         facts, _ = gather(opened, {"accelerator": "cpu"}, None)
         facts = replace(facts, cores=1, workers=0)
         # By CPU time, so that other processes do not favour a method.
-        speed = images_per_second(config, opened, facts, time.process_time)
+        speed = images_per_second(config, opened, facts, budget, time.process_time)
         trained = build_method(config, facts.images)
         slots = optimizer_slots(build_optimizer(trained, config))
         memory = estimate_memory(trained, slots, crop_sizes(config), config.batch_size)

@@ -32,6 +32,7 @@ from lewel.evaluate.statistics import warnings_of
 from lewel.files import refuse_within, user_path
 from lewel.interop.backbones import Network, find_network, open_backbone
 from lewel.interop.lookup import folder_for, weights_file
+from lewel.interop.published import Colours
 from lewel.train.devices import chosen_precision
 
 # Training and validation set; notes on them are appended to the list.
@@ -117,10 +118,12 @@ class Evaluator:
         self.labels = [labels] if labels.is_file() else []  # of `finetune`
         named = config.backbone is not None and file is not None  # a third-party checkpoint
         name, stem, width = self.network[:3]
+        colours = Colours(self.network.mean, self.network.std)
         partial = " partial" * config.partial
         known = not (self.untrained or named or config.partial)
         self.added = {
             "network": None if known else f"{name} {stem} {width}{partial}",
+            "colours": None if file or colours == Colours() else colours,  # of a name
             "image_files": (digest_of_times(self.images()) or "")[:16] or None,
             "mask_files": digest_of_files(self.masks)[:16] if self.masks else None,
             "labelled": fingerprint(labels) if self.labels else None,

@@ -59,6 +59,16 @@ class Pretrained(os.PathLike[str]):
             ) from None
 
     @property
+    def warning(self) -> str | None:
+        """A sentence where training did not help."""
+        if self.knn is None or self.knn_before is None or self.knn > self.knn_before:
+            return None
+        return (
+            "k-NN did not rise: train for longer, on more images, or with another method. "
+            "The report shows loss and embedding std."
+        )
+
+    @property
     def backbone(self) -> Path:
         """The file of the trained backbone."""
         return self.folder / "backbone.safetensors"
@@ -81,6 +91,7 @@ class Pretrained(os.PathLike[str]):
             "steps": f"{self.steps:,}",
             "k-NN accuracy before training": percent(self.knn_before),
             "k-NN accuracy": percent(self.knn),
+            "warning": self.warning,
         }
         return table(f"{self.method} in {self.folder}", rows) + picture
 

@@ -13,6 +13,7 @@ from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
 from lewel.data.sources.source import Data
 from lewel.errors import RunError
+from lewel.interop.published import Colours, colours_of
 from lewel.train.card import count
 from lewel.train.devices import Placement
 from lewel.train.estimate import is_out_of_memory
@@ -99,6 +100,11 @@ def warnings(parts: Parts) -> list[str]:
         lines.append(
             "No GPU is used, and a ResNet-50 of this size is slow on a CPU (ImageNet takes weeks): "
             "choose a smaller --backbone or --image-size; --dry-run states the time."
+        )
+    if config.init is not None and (own := colours_of(config.init)) != Colours():
+        lines.append(
+            f"{config.init} was trained on images normalised by mean {own.mean[0]:g} and std "
+            f"{own.std[0]:g}; here ImageNet's are used, to which training adapts it."
         )
     in_batch = parts.method.about.in_batch or config.contrast.negatives == "batch"
     if in_batch and config.accumulate > 1:

@@ -167,10 +167,12 @@ def estimate_seconds(
     half: bool = False,
     at_most: int = 16,
     clock: Callable[[], float] = time.monotonic,
+    long_enough: float = 0.0,
 ) -> float:
     """Seconds of a forward and backward of a micro-batch, timed on `at_most` images.
 
-    Scaled linearly, which overestimates on a GPU that a few images do not fill.
+    The median of three, or of as many as take `long_enough` seconds. Scaled linearly, which
+    overestimates on a GPU that a few images do not fill.
     """
     groups = norm_groups(method)
     images = max(2 * groups, min(micro_batch, groups * (at_most // groups)))
@@ -180,7 +182,7 @@ def estimate_seconds(
         twin = copy.deepcopy(method).to(device).to(memory_format=layout).train()
         noise = noise_views(images, sides(image_size))
         views = whole_views([crop.to(device, memory_format=layout) for crop in noise])
-        while len(times) < 4 and max(times, default=0.0) < LONG:
+        while max(times, default=0.0) < LONG and (len(times) < 4 or sum(times) < long_enough):
             begun = clock()
             with torch.autocast(device.type, enabled=half):
                 loss = twin(views).loss
