@@ -41,6 +41,10 @@ def test_the_authors_log_is_the_reference_of_their_recipe() -> None:
     [
         ({}, 1_281_167, True),
         ({"seed": 3, "workers": 7, "knn": {"every": 5}}, 1_281_167, True),
+        ({"batch_size": 1024}, 1_281_167, True),  # theirs: the rate of the recipe is scaled
+        ({"batch_size": 1024, "optim": {"lr": 3.6, "lr_batch_size": 1024}}, 1_281_167, True),
+        ({"batch_size": 1024, "optim": {"lr": 1.8, "lr_batch_size": 1024}}, 1_281_167, False),
+        ({"batch_size": 256}, 1_281_167, False),
         ({}, 20_000, False),
         ({"optim": {"lr": 0.9}}, 1_281_167, False),
         ({"epochs": 50}, 1_281_167, False),

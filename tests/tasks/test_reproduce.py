@@ -460,13 +460,23 @@ def test_wrong_input_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_two_tables_at_the_scale_of_minutes(tmp_path: Path) -> None:
-    words = ["reproduce", "table5", "figure5", "table9", "--seeds", "2", "--out", str(tmp_path)]
-    assert run(words) == 0
-    pages = tmp_path / "minutes" / "pages"
-    assert "both, coupled > both" in (pages / "table5.md").read_text()
-    assert "LEWEL_B / BYOL: " in (pages / "table9.md").read_text()
-    assert (pages / "index.html").read_text().count("data:image/png;base64,") == 2
+def test_all_tables_and_figures_at_the_scale_of_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", "all", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert "failed" not in capsys.readouterr().out
+    pages = {file.stem: file.read_text() for file in (tmp_path / "minutes/pages").glob("*.md")}
+    numbered = [*(f"table{number}" for number in range(1, 10)), "figure3a", "figure3b", "figure5"]
+    assert set(pages) == {*numbered, "maps"}
+    for name in {*numbered[:8], "figure3a", "figure3b", "maps"}:
+        empty = [line for line in pages[name].splitlines() if line.endswith("| - |")]
+        assert not empty, (name, empty)
+    assert "both, coupled > both" in pages["table5"]
+    assert "LEWEL_B / BYOL: " in pages["table9"]
+    index = (tmp_path / "minutes/pages/index.html").read_text()
+    assert index.count("data:image/png;base64,") == 1
+    assert run(["reproduce", "all", "--seeds", "1", "--list", "--out", str(tmp_path)]) == 0
+    assert "core-hours; left nothing" in capsys.readouterr().out
 
 
 def test_models_refuse_what_does_not_fit() -> None:

@@ -23,6 +23,7 @@ class ReferenceFile(Settings):
 
     source: str = Field(description="Whose runs these are.")
     images: int = Field(description="Of the data that they were trained on.")
+    batch_size: int | None = Field(None, description="Theirs, where it is not the recipe's.")
     settings: str = Field(description="Digest of the recipe's settings at that time.")
     width: float = Field(gt=0, description="Epochs that a row of loss or embedding std covers.")
     compared: tuple[str, ...] = Field(METRICS, description="The others are only drawn.")
@@ -35,10 +36,21 @@ def find_reference(config: PretrainConfig, card: dict[str, Any]) -> Reference | 
     """The reference of the recipe that a run follows, on as many images."""
     for name in list_references():
         recipe, file = read_recipe(name), read_reference(name)
-        if file.images == card.get("images") and follows(config, recipe):
+        if file.images == card.get("images") and any(
+            follows(config, recipe, one) for one in same_settings(recipe, file.batch_size)
+        ):
             probe = resolve(recipe, {"data": "", "knn": {"every": config.knn.every}}).knn
             return as_reference(name, file, probe == config.knn)
     return None
+
+
+def same_settings(recipe: dict[str, Any], batch_size: int | None) -> list[dict[str, Any]]:
+    """None, and two ways to give a reference's own batch size: the rate scaled by us, or given."""
+    if batch_size is None:
+        return [{}]
+    rate = recipe["optim"]["lr"] * batch_size / recipe["batch_size"]
+    scaled = {"lr": rate, "lr_batch_size": batch_size}
+    return [{}, {"batch_size": batch_size}, {"batch_size": batch_size, "optim": scaled}]
 
 
 def list_references() -> list[str]:
