@@ -16,7 +16,7 @@ from lewel.cli.main import run
 from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
 from lewel.errors import UserError
-from lewel.tasks import reproduction_folder, reproduction_plan
+from lewel.tasks import reproduction_folder, reproduction_plan, reproduction_tables
 from lewel.tasks.reproduce import Worker, state_of
 from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
 from lewel.tasks.reproduction_numbers import FORMAT, Known, digest, read_numbers, write_numbers
@@ -226,6 +226,39 @@ def test_what_was_done_with_other_settings_is_not_used(
     file = other[0].file("knn", "done.json")
     file.write_text("")  # a power cut of a file system without order
     assert queue()[0].to_do("knn")
+
+
+def test_other_numbers_of_a_table_are_columns_beside_the_papers(tmp_path: Path) -> None:
+    setup = Setup("paper", tmp_path, tmp_path)
+    tables = config.read_experiments()
+    (masks,) = (row for row in tables["table4"].rows if row.name == "LEWEL_B")
+    (labels,) = (row for row in tables["table2"].rows if row.name == "LEWEL_B")
+    boxes = {"AP": 0.41, "AP50": 0.6, "AP75": 0.4, "mask": {"AP": 0.36, "AP50": 0.5, "AP75": None}}
+    backbones = []
+    for row, part, found in (
+        (masks, "detect_coco_fpn_1x", boxes),
+        (labels, "finetune_1", {"top1": 0.5, "top5": 0.75}),
+    ):
+        one = Backbone(setup, row, "imagenet", 0)
+        (one.folder / part / "results").mkdir(parents=True)
+        (one.folder / part / "results" / "x.json").write_text(json.dumps([{"result": found}]))
+        one.file(part, "done.json").write_text(json.dumps({"seconds": 1.0}))
+        one.evaluations.append(part)
+        backbones.append(one)
+    shown = reproduction_tables.show("table2", tables["table2"], setup, [0])
+    assert shown.columns == ["1 % of the labels", "1 % of the labels, top-5", "10 % of the labels"]
+    (mine,) = (row for row in shown.rows if row.name == "LEWEL_B")
+    assert mine.cells[1].text() == "75.0 [paper 79.9]"
+    shown = reproduction_tables.show("table4", tables["table4"], setup, [0])
+    assert [one.rpartition(", ")[2] for one in shown.columns[2:]] == [
+        *("AP50", "AP75", "mask AP", "mask AP50")
+    ]
+    assert len({one.evaluation for one in shown.orderings}) == 2  # not for these columns
+    write_numbers(backbones, tmp_path / "numbers.json")
+    elsewhere = tmp_path / "elsewhere"
+    numbers = read_numbers([tmp_path / "numbers.json"])
+    known = Setup("paper", elsewhere, tmp_path, known=numbers)
+    assert reproduction_tables.show("table4", tables["table4"], known, [0]) == shown
 
 
 def test_a_control_alone_trains_the_run_that_it_needs(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ class Measurement(Settings):
         None, description="For the supervised control, if it has one."
     )
     metric: str = Field(description="Which number of the result counts, by its dotted key.")
+    also: dict[str, str] = Field(
+        {}, description="Other numbers that are shown: the paper's name, and the dotted key."
+    )
 
 
 class Scale(Settings):

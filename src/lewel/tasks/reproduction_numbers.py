@@ -28,6 +28,7 @@ class Known(NamedTuple):
     digest: str
     number: float
     seconds: float  # of the evaluation
+    also: dict[str, float] = {}  # noqa: RUF012  other numbers of it, by the paper's names
 
 
 Numbers = dict[str, dict[str, dict[str, Known]]]  # by backbone, evaluation and digest
@@ -48,7 +49,7 @@ def digest(one: "Backbone", part: str) -> str:
         recipe = measured.recipe
         recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
         decides += [
-            measured.model_dump(exclude={"title", "recipe"}, exclude_defaults=True),
+            measured.model_dump(exclude={"title", "recipe", "also"}, exclude_defaults=True),
             None if recipe is None else _recipe(recipe, "eval"),
         ]
     text = json.dumps(decides, sort_keys=True, default=str)
@@ -78,9 +79,9 @@ def read_numbers(files: Iterable[Path]) -> Numbers:
                 raise ValueError(content["format"])
             for name, parts in content["backbones"].items():
                 for part, found in parts.items():
-                    known = Known(
-                        str(found["digest"]), *(_number(found[k]) for k in Known._fields[1:])
-                    )
+                    also = {key: _number(one) for key, one in found.get("also", {}).items()}
+                    number, seconds = _number(found["number"]), _number(found["seconds"])
+                    known = Known(str(found["digest"]), number, seconds, also)
                     mine = numbers.setdefault(name, {}).setdefault(part, {})
                     mine[known.digest] = known  # another file's may be of other settings
         except OSError:
@@ -98,18 +99,23 @@ def _number(value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def as_json(known: Known) -> dict[str, Any]:
+    """A number in a file."""
+    return {key: value for key, value in known._asdict().items() if value != {}}
+
+
 def write_numbers(queue: Iterable["Backbone"], file: Path) -> Path:
     """Write the numbers of all finished evaluations of a queue; those of other queues stay."""
     before = read_numbers([file]) if wrote(file) else {}
     backbones: dict[str, dict[str, Any]] = {
-        name: {part: [*known.values()][-1]._asdict() for part, known in parts.items()}
+        name: {part: as_json([*known.values()][-1]) for part, known in parts.items()}
         for name, parts in before.items()
     }
     for one in queue:
         for part in one.evaluations:
             if part in one.setup.scale.evaluations and (number := one.number(part)) is not None:
-                known = Known(digest(one, part), number, one.spent(part) or 0.0)
-                backbones.setdefault(one.folder.name, {})[part] = known._asdict()
+                known = Known(digest(one, part), number, one.spent(part) or 0.0, one.others(part))
+                backbones.setdefault(one.folder.name, {})[part] = as_json(known)
     text = json.dumps({"format": FORMAT, "backbones": dict(sorted(backbones.items()))}, indent=1)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda aside: aside.write_text(text + "\n", encoding="utf-8"))

@@ -191,13 +191,32 @@ class Backbone:
         if self.seconds(evaluation) is None:
             known = self.known(evaluation)
             return None if known is None else known.number
-        measured = self.setup.scale.evaluations[evaluation]
-        folder = self.run if measured.task == "where" else self.folder / evaluation
-        (file,) = (folder / "results").glob("where.json" if measured.task == "where" else "*.json")
-        found = json.loads(file.read_text())[-1]["result"]
-        for key in measured.metric.split("."):
-            found = found[key]
-        return None if found is None else float(found)
+        return _dotted(self.result(evaluation), self.setup.scale.evaluations[evaluation].metric)
+
+    def others(self, evaluation: str) -> dict[str, float]:
+        """Its other numbers that are there, by the paper's names."""
+        if self.seconds(evaluation) is None:
+            known = self.known(evaluation)
+            return {} if known is None else known.also
+        result, also = self.result(evaluation), self.setup.scale.evaluations[evaluation].also
+        found = {name: _dotted(result, key) for name, key in also.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def result(self, evaluation: str) -> dict[str, Any]:
+        """What an evaluation wrote."""
+        kept_by_run = self.setup.scale.evaluations[evaluation].task == "where"
+        folder = self.run if kept_by_run else self.folder / evaluation
+        (file,) = (folder / "results").glob("where.json" if kept_by_run else "*.json")
+        found: dict[str, Any] = json.loads(file.read_text())[-1]["result"]
+        return found
+
+
+def _dotted(result: dict[str, Any], key: str) -> float | None:
+    """A number of a result, by its dotted key; None where it has none."""
+    found: Any = result
+    for one in key.split("."):
+        found = found.get(one) if isinstance(found, dict) else None
+    return None if found is None else float(found)
 
 
 def plan(experiments: dict[str, Experiment], setup: Setup, seeds: Iterable[int]) -> list[Backbone]:

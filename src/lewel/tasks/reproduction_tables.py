@@ -12,13 +12,14 @@ from lewel.pages.reproduction import Cell, Ordering, Shown, TableRow
 from lewel.tasks.reproduction_plan import Backbone, Setup, applies
 
 Values = dict[int, float]  # by seed
+Column = tuple[str, str | None]  # an evaluation, and the name of one of its other numbers
 
 
 class Measured(NamedTuple):
-    """The numbers of a row, by evaluation and seed."""
+    """The numbers of a row, by column and seed."""
 
     row: Row
-    values: dict[str, Values]
+    values: dict[Column, Values]
 
 
 def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) -> Shown:
@@ -28,10 +29,14 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
     names = evaluations_of(experiment, scale)
     measured = {row.name: measure(row, experiment, setup, names, seeds) for row in rows}
     most = max((len(v) for one in measured.values() for v in one.values.values()), default=0)
+    columns = columns_of(names, scale, measured)
     return Shown(
         name=name,
         title=experiment.title,
-        columns=[scale.evaluations[one].title for one in names],
+        columns=[
+            f"{scale.evaluations[one].title}{'' if other is None else f', {other}'}"
+            for one, other in columns
+        ],
         axis=experiment.axis,
         rows=[
             TableRow(
@@ -39,7 +44,7 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
                 control=row.control,
                 x=row.x,
                 baseline=row.baseline,
-                cells=[cell(row, one, measured, experiment, most) for one in names],
+                cells=[cell(row, one, measured, experiment, most) for one in columns],
             )
             for row in rows
         ],
@@ -61,43 +66,60 @@ def evaluations_of(experiment: Experiment, scale: Scale) -> list[str]:
     return [*{scale.canonical(one): one for one in reversed(there)}.values()][::-1]
 
 
+def columns_of(names: list[str], scale: Scale, measured: dict[str, Measured]) -> list[Column]:
+    """The columns of a table: each evaluation, and its other numbers that some row has."""
+    there = {column for one in measured.values() for column, found in one.values.items() if found}
+    every = [(name, other) for name in names for other in (None, *scale.evaluations[name].also)]
+    return [column for column in every if column[1] is None or column in there]
+
+
 def measure(
     row: Row, experiment: Experiment, setup: Setup, names: list[str], seeds: list[int]
 ) -> Measured:
     """All numbers of a row that are there."""
-    values: dict[str, Values] = {}
+    values: dict[Column, Values] = {}
     for name in names:
         if applies(row.kind, setup.scale, name):
             part = setup.scale.canonical(name)
-            found = {s: Backbone(setup, row, experiment.base, s).number(part) for s in seeds}
-            values[name] = {seed: 100 * v for seed, v in found.items() if v is not None}
+            for seed in seeds:
+                one = Backbone(setup, row, experiment.base, seed)
+                number = one.number(part)
+                found = [] if number is None else [(None, number), *one.others(part).items()]
+                for other, value in found:
+                    values.setdefault((name, other), {})[seed] = 100 * value
     return Measured(row, values)
 
 
 def cell(
-    row: Row, evaluation: str, measured: dict[str, Measured], experiment: Experiment, most: int
+    row: Row, column: Column, measured: dict[str, Measured], experiment: Experiment, most: int
 ) -> Cell:
     """One number: ours, its difference to the row's baseline, and the paper's; `most` seeds."""
-    mine = measured[row.name].values.get(evaluation, {})
-    base = measured[row.baseline].values.get(evaluation, {}) if row.baseline in measured else {}
+    mine = measured[row.name].values.get(column, {})
+    base = measured[row.baseline].values.get(column, {}) if row.baseline in measured else {}
     return Cell(
         ours=estimate(list(mine.values())) if mine else None,
         difference=paired_difference(mine, base),
-        paper=papers_number(row, evaluation, experiment),
+        paper=papers_number(row, column, experiment),
         partial=0 < len(mine) < most,
     )
 
 
-def papers_number(row: Row, evaluation: str, experiment: Experiment) -> float | None:
-    """The paper's first metric for a row, where its table has the row."""
+def papers_number(row: Row, column: Column, experiment: Experiment) -> float | None:
+    """The paper's number for a row, where its table has the row."""
     if experiment.paper is None or row.control:
         return None
     at_paper = Backbone(Setup("paper", Path(), Path()), row, experiment.base, 0)
+    evaluation, other = column
+    known = read_paper().evaluations.get(evaluation)
+    if known is None or (other is not None and other not in known.metrics):
+        return None
+    at = 0 if other is None else known.metrics.index(other)  # the first is the main one
     for table in read_paper().tables:
         for stated in table.rows if table.table == experiment.paper else []:
             same = stated.recipe == at_paper.recipe and stated.settings == dict(row.settings)
-            if same and stated.numbers.get(evaluation, [None])[0] is not None:
-                return stated.numbers[evaluation][0]
+            numbers = stated.numbers.get(evaluation, [])
+            if same and at < len(numbers) and numbers[at] is not None:
+                return numbers[at]
     return None
 
 
@@ -110,10 +132,10 @@ def ordering(
 ) -> Ordering:
     """An ordering: holds, undecided or contradicted at this scale."""
     both = [measured[name] for name in (claim.better, claim.worse)]
-    one, two = (found.values.get(evaluation, {}) for found in both)
+    one, two = (found.values.get((evaluation, None), {}) for found in both)
     difference: Estimate | None = paired_difference(one, two)
     decided: Verdict = verdict(difference)
-    numbers = [papers_number(found.row, evaluation, experiment) for found in both]
+    numbers = [papers_number(found.row, (evaluation, None), experiment) for found in both]
     drawn = experiment.axis is not None and evaluation != "knn"  # its figures state no numbers
     return Ordering(
         claim.better, claim.worse, title, difference, decided, drawn or None not in numbers
