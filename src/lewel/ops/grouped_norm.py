@@ -56,14 +56,13 @@ def alternating_batch_norm(
     eps: float,
 ) -> Tensor:
     """The same where sample n of the batch (B, C, ...) is in group n mod G."""
-    rows = _repeated(running, groups)
-    mean, variance = (None, None) if rows is None else (one.view(-1) for one in rows.unbind())
-    scale, shift = (
-        None if one is None else one.expand(groups, -1).reshape(-1) for one in (weight, bias)
-    )
+    rows = [_in_turn(one, groups) for one in running or ()]
+    mean, variance = rows or (None, None)
+    scale, shift = (None if one is None else _in_turn(one, groups) for one in (weight, bias))
     wide = tokens.reshape(len(tokens) // groups, -1, *tokens.shape[2:])  # (B/G, G C, ...)
     out = F.batch_norm(wide, mean, variance, scale, shift, True, momentum, eps)
-    _set_to_means(running, rows)
+    for mine, values in zip(running or (), rows, strict=True):
+        torch.mean(values.view(groups, -1), 0, out=mine)
     # For autograd no view: a ReLU in place on a view would copy its gradient.
     shaped: Tensor = _aten._unsafe_view(out, tokens.shape)
     return shaped
@@ -79,17 +78,11 @@ def consecutive(samples: Tensor, groups: int) -> Tensor:
     return samples.reshape(-1, groups, *samples.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
-def _repeated(running: Running, groups: int) -> Tensor | None:
-    """Running means and variances of each group, (2, G, C)."""
-    if running is None:
-        return None
-    return torch.stack(running).unsqueeze(1).expand(-1, groups, -1).contiguous()
-
-
-def _set_to_means(running: Running, rows: Tensor | None) -> None:
-    if running is not None and rows is not None:
-        for mine, values in zip(running, rows.mean(1).unbind(), strict=True):
-            mine.copy_(values)
+def _in_turn(values: Tensor, groups: int) -> Tensor:
+    """Values (C,) for the channels of each group, (G C,)."""
+    if values.requires_grad and torch.is_grad_enabled():
+        return values.expand(groups, -1).reshape(-1)  # its gradient is one sum
+    return torch.cat([values] * groups)
 
 
 class _GroupByGroup(torch.autograd.Function):
