@@ -26,7 +26,7 @@ from lewel.data.views.transform import Transform
 from lewel.errors import UserError
 from lewel.interop.backbones import Network, find_network, open_backbone, plain
 from lewel.interop.lookup import read_card, weights_file
-from lewel.progress import plain_console
+from lewel.progress import plain_console, rank_from_outside, show
 from lewel.tasks import auto as auto_task
 from lewel.tasks import detect as detect_task
 from lewel.tasks import doctor as doctor_task
@@ -87,8 +87,8 @@ def pretrain(
     found = auto_task.settings(_name(data), _name(recipe), settings, _path(out), budget)
     auto_task.show_settings(found, console)
     done = pretrain_task.pretrain(found.config, _path(out), console)
-    if done.warning is not None:
-        console.print(done.warning)
+    if done.warning is not None and rank_from_outside() == 0:
+        show(console, done.warning)
     return done
 
 

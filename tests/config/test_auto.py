@@ -215,7 +215,7 @@ def test_reasons_are_those_that_decide() -> None:
     assert dense.made["contrast.queue"].because == "no more than there are images"
     for images, epochs, why in (
         (200, 1_000, "the most that are chosen"),
-        (100_000, 256, "about 100,000 steps"),
+        (100_000, 257, "about 100,000 steps"),
         (1_300_000, 100, "the fewest that are chosen"),
     ):
         long = choose(replace(NODE, images=images, ranks=1), {})

@@ -1,6 +1,7 @@
 """Published weights by name, without a network."""
 
 from pathlib import Path
+from unittest.mock import Mock, create_autospec
 from urllib.error import URLError
 
 import pytest
@@ -12,10 +13,14 @@ from torchvision.models import resnet18
 
 from lewel.config.build import build_method, load_initial
 from lewel.config.configure import configure
+from lewel.config.evaluate import KnnConfig
 from lewel.errors import UserError
 from lewel.interop.backbones import find_network
 from lewel.interop.published import colours_of, fetch, find_published
 from lewel.nn.backbone import MEAN, STD
+from lewel.tasks.evaluator import Evaluator
+from lewel.tasks.pretrain_parts import Parts, warnings
+from lewel.tasks.results import wrongly_normalised
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +53,42 @@ def test_a_name_is_a_network_and_a_file(name: str, backbone: str, file: str) -> 
 
 @pytest.mark.parametrize(
     "name",
-    ["vit_tiny_patch16_224", "vit_base_patch16_clip_224.openai", "convnext_atto", "resnet18"],
+    [
+        *("vit_tiny_patch16_224", "vit_base_patch16_clip_224.openai", "convnext_atto", "resnet18"),
+        "vit_tiny_patch16_224_in21k",  # a deprecated name
+    ],
 )
 def test_images_are_normalised_as_the_weights_were_trained(name: str) -> None:
     wanted = resolve_model_data_config(create_model(name))
     network = find_network(f"timm/{name}")
     assert (network.mean, network.std) == (wanted["mean"], wanted["std"])
     assert colours_of(f"timm/{name}") == (wanted["mean"], wanted["std"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("timm/vit_tiny_patch16_224", 1), ("timm/resnet18.a1_in1k", 0)]
+)
+def test_weights_that_expect_other_colours_say_so(name: str, expected: int) -> None:
+    given = {"init": name, "backbone": "resnet18", "image_size": 64, "optim": {"warmup_epochs": 1}}
+    parts = create_autospec(Parts)
+    parts.config = configure("scenes", "paper", given)
+    parts.fabric, parts.plan = Mock(device=torch.device("cpu")), Mock(steps=10_000)
+    parts.method = Mock(about=Mock(in_batch=False), remarks=lambda *_: [])
+    said = [line for line in warnings(parts) if "normalised by mean 0.5 0.5 0.5, std 0.5" in line]
+    assert len(said) == expected
+
+
+def test_other_colours_are_another_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = KnnConfig(data="scenes", limit=200, accelerator="cpu")
+    for name, known in (("vit_tiny_patch16_224", True), ("convnext_atto", False)):
+        evaluator = Evaluator(f"timm/{name}", config, None)
+        assert ("colours" in evaluator.settings()) == known
+        without = {k: v for k, v in evaluator.settings().items() if k != "colours"}
+        assert (wrongly_normalised(without) != "") == known  # as version 0.1 wrote it
+        assert wrongly_normalised(evaluator.settings()) == ""
 
 
 @pytest.mark.parametrize("name", ["resnet50", "torchvision/resnet50", "timm/none", "runs/photos"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from lewel.cli.main import run
 from lewel.config import reproduce as config
 from lewel.config.reproduce import Experiment, Measurement, Scale
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.tasks import reproduction_folder, reproduction_plan, reproduction_tables
 from lewel.tasks.reproduce import Worker, state_of
 from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
@@ -259,6 +260,30 @@ def test_other_numbers_of_a_table_are_columns_beside_the_papers(tmp_path: Path) 
     numbers = read_numbers([tmp_path / "numbers.json"])
     known = Setup("paper", elsewhere, tmp_path, known=numbers)
     assert reproduction_tables.show("table4", tables["table4"], known, [0]) == shown
+    # Numbers of an older version lack the others, and do not take them away.
+    older = json.loads((tmp_path / "numbers.json").read_text())
+    for parts in older["backbones"].values():
+        for one in parts.values():
+            del one["also"]
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    files = [tmp_path / "numbers.json", tmp_path / "older.json"]
+    assert read_numbers(files) == read_numbers(files[::-1]) == numbers
+    one = Backbone(replace(known, known=read_numbers(files[1:])), masks, "imagenet", 0)
+    one.evaluations.append("detect_coco_fpn_1x")
+    write_numbers([one], files[0])
+    assert read_numbers(files[:1]) == numbers
+
+
+def test_a_result_without_its_number_is_named(tmp_path: Path) -> None:
+    (row,) = (row for row in config.read_experiments()["table2"].rows if row.name == "LEWEL_B")
+    one = Backbone(Setup("paper", tmp_path, tmp_path), row, "imagenet", 0)
+    (one.folder / "knn" / "results").mkdir(parents=True)
+    found = [{"result": {"top5": math.nan}}]
+    (one.folder / "knn" / "results" / "x.json").write_text(json.dumps(found))
+    one.file("knn", "done.json").write_text(json.dumps({"seconds": 1.0}))
+    with pytest.raises(RunError, match=r"has no top1: delete this folder and knn\.done\.json"):
+        one.number("knn")
+    assert one.others("knn") == {}
 
 
 def test_a_control_alone_trains_the_run_that_it_needs(tmp_path: Path) -> None:

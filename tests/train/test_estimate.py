@@ -197,7 +197,7 @@ def test_seconds_are_timed_on_few_images_and_scaled(monkeypatch: pytest.MonkeyPa
     )
     seen.clear()
     estimate_seconds(method, 32, False, cpu, 16, clock=clock, long_enough=7.0)
-    assert len(seen) == 7
+    assert len(seen) == 1 + 7
     monkeypatch.setattr(estimate, "LONG", 0.5)
     seen.clear()
     assert estimate_seconds(method, 32, False, cpu, 16, clock=clock) == 1.0

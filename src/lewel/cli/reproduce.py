@@ -207,5 +207,7 @@ def show_state(console: Console, queue: "list[Backbone]", jobs: int) -> None:
     unknown = sum(part.left is None for part in parts)
     words = f"about {left_hours:.2f}, {left_hours / jobs:.2f} hours with --jobs {jobs}"
     many = f"{unknown} part{'s' * (unknown > 1)} of unknown length"
-    both = [words] * (left_hours > 0) + [many] * (unknown > 0)
-    say(console, f"spent {spent:.2f} core-hours; left {', and '.join(both) or 'nothing'}")
+    both = [words] * (left_hours > 0 or not unknown) + [many] * (unknown > 0)
+    finished = all(part.state in ("done", "known") for part in parts)
+    words = "nothing" if finished else ", and ".join(both)
+    say(console, f"spent {spent:.2f} core-hours; left {words}")

@@ -78,7 +78,7 @@ def choose_batch(made: Choices) -> None:
     if facts.images < 2 * facts.ranks:
         raise UserError(
             f"{facts.images:,} images are too few for {facts.ranks} devices, which take 2 or more "
-            "each: use fewer --devices."
+            "each: use fewer (--devices, or the number of processes that are started)."
         )
     most, why = (64, "CPU recipes were tuned with it") if facts.device == "cpu" else (256, "paper")
     batch = min(most, power_of_two(facts.images // 3))

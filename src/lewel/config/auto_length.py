@@ -1,5 +1,6 @@
 """How long to train: epochs and steps, with or without a time budget."""
 
+import math
 from dataclasses import replace
 
 from lewel.config.auto_choices import Choices, Facts
@@ -25,7 +26,7 @@ def choose_length(made: Choices) -> None:
         choose_for_budget(made, TRAINING * facts.budget * facts.speed)
         return
     steps = STEPS if facts.device == "cpu" else GPU_STEPS
-    epochs = max(1, -(-steps * batch // facts.images))
+    epochs = max(1, math.ceil(steps / max(1, facts.images // batch)))
     why = f"about {steps:,} steps" if epochs > 1 else "one pass over all images"
     if facts.device != "cpu" and not GPU_EPOCHS[0] <= epochs <= GPU_EPOCHS[1]:
         few = epochs < GPU_EPOCHS[0]

@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import URLError
 
 import torch
@@ -22,6 +22,10 @@ class Colours(NamedTuple):
 
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
+
+    def __str__(self) -> str:
+        mean, std = (" ".join(f"{one:g}" for one in values) for values in self)
+        return f"mean {mean}, std {std}"
 
 
 class Published(NamedTuple):
@@ -88,15 +92,18 @@ def _of_timm(model: str) -> Published:
 def colours_of(name: str) -> Colours:
     """The normalisation of the images that published weights were trained on."""
     library, _, model = name.partition("/")
-    if library != "timm":
+    if library != "timm" or Path(name).exists():
         return Colours()
-    from timm.models import get_pretrained_cfg, is_model
+    import timm
 
-    if not is_model(model.partition(".")[0]):
+    if not timm.is_model(model):
         return Colours()
     with suppress(RuntimeError):  # a tag that does not exist, which is reported elsewhere
-        if (config := get_pretrained_cfg(model)) is not None:
+        if (config := timm.get_pretrained_cfg(model)) is not None:
             return Colours(tuple(config.mean), tuple(config.std))
+        # A deprecated name: the network tells which weights it stands for.
+        known: dict[str, Any] = vars(timm.create_model(model))["pretrained_cfg"]
+        return Colours(tuple(known["mean"]), tuple(known["std"]))
     return Colours()
 
 

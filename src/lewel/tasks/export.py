@@ -29,6 +29,7 @@ from lewel.interop.graphs import (
 )
 from lewel.interop.hub import CONFIG, WEIGHTS, timm_model
 from lewel.interop.lookup import folder_for
+from lewel.interop.published import Colours
 from lewel.interop.weights import read_weights
 from lewel.nn.backbone import RESNETS, exports_of, obstacle
 from lewel.tasks.export_hub import to_hub
@@ -204,7 +205,8 @@ def _graph(work: Work, by: str, features_of: Features, loading: tuple[str, ...])
 
 
 def _wanted(work: Work) -> str:
-    return f"normalised images (B, 3, {work.network.image_size}, {work.network.image_size})"
+    size, colours = work.network.image_size, Colours(work.network.mean, work.network.std)
+    return f"images (B, 3, {size}, {size}) normalised by {colours}"
 
 
 WRITERS: dict[str, Callable[[Work], Exported]] = {

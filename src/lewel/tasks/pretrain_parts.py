@@ -103,8 +103,8 @@ def warnings(parts: Parts) -> list[str]:
         )
     if config.init is not None and (own := colours_of(config.init)) != Colours():
         lines.append(
-            f"{config.init} was trained on images normalised by mean {own.mean[0]:g} and std "
-            f"{own.std[0]:g}; here ImageNet's are used, to which training adapts it."
+            f"{config.init} was trained on images normalised by {own}; here ImageNet's mean and "
+            "std are used, to which training adapts it."
         )
     in_batch = parts.method.about.in_batch or config.contrast.negatives == "batch"
     if in_batch and config.accumulate > 1:

@@ -31,6 +31,8 @@ class Known(NamedTuple):
     also: dict[str, float] = {}  # noqa: RUF012  other numbers of it, by the paper's names
 
 
+NOTHING = Known("", 0.0, 0.0)
+
 Numbers = dict[str, dict[str, dict[str, Known]]]  # by backbone, evaluation and digest
 
 
@@ -83,7 +85,10 @@ def read_numbers(files: Iterable[Path]) -> Numbers:
                     number, seconds = _number(found["number"]), _number(found["seconds"])
                     known = Known(str(found["digest"]), number, seconds, also)
                     mine = numbers.setdefault(name, {}).setdefault(part, {})
-                    mine[known.digest] = known  # another file's may be of other settings
+                    before = mine.get(
+                        known.digest, known
+                    )  # another file's may be of other settings
+                    mine[known.digest] = known._replace(also=before.also | known.also)
         except OSError:
             raise UserError(f"--known {file} {state_of(file)}: expected a numbers.json.") from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -114,7 +119,9 @@ def write_numbers(queue: Iterable["Backbone"], file: Path) -> Path:
     for one in queue:
         for part in one.evaluations:
             if part in one.setup.scale.evaluations and (number := one.number(part)) is not None:
-                known = Known(digest(one, part), number, one.spent(part) or 0.0, one.others(part))
+                key = digest(one, part)
+                also = before.get(one.folder.name, {}).get(part, {}).get(key, NOTHING).also
+                known = Known(key, number, one.spent(part) or 0.0, also | one.others(part))
                 backbones.setdefault(one.folder.name, {})[part] = as_json(known)
     text = json.dumps({"format": FORMAT, "backbones": dict(sorted(backbones.items()))}, indent=1)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ A backbone is one pre-training with one seed. Equal backbones of several experim
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lewel.config.reproduce import (
     flags,
     read_scales,
 )
-from lewel.errors import UserError
+from lewel.errors import RunError, UserError
 from lewel.tasks.reproduction_numbers import Known, Numbers, digest
 
 
@@ -191,7 +192,14 @@ class Backbone:
         if self.seconds(evaluation) is None:
             known = self.known(evaluation)
             return None if known is None else known.number
-        return _dotted(self.result(evaluation), self.setup.scale.evaluations[evaluation].metric)
+        metric = self.setup.scale.evaluations[evaluation].metric
+        found = _dotted(self.result(evaluation), metric)
+        if found is None and self.setup.scale.evaluations[evaluation].task != "where":
+            raise RunError(
+                f"The result in {self.folder / evaluation} has no {metric}: delete this folder and "
+                f"{self.file(evaluation, 'done.json').name} to evaluate again."
+            )
+        return found
 
     def others(self, evaluation: str) -> dict[str, float]:
         """Its other numbers that are there, by the paper's names."""
@@ -200,7 +208,7 @@ class Backbone:
             return {} if known is None else known.also
         result, also = self.result(evaluation), self.setup.scale.evaluations[evaluation].also
         found = {name: _dotted(result, key) for name, key in also.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: one for name, one in found.items() if one is not None and isfinite(one)}
 
     def result(self, evaluation: str) -> dict[str, Any]:
         """What an evaluation wrote."""

@@ -90,7 +90,7 @@ def cells_of(run: Path, card: dict[str, Any], task: str, entry: Entry, paper: st
         run.name,
         method_of(card, settings),
         result["backbone"],
-        task_in_words(task, settings, result),
+        task_in_words(task, settings, result) + wrongly_normalised(settings),
         _text(result["data"]),
         f"{main.name} {main.value}",
         main.interval,
@@ -98,6 +98,16 @@ def cells_of(run: Path, card: dict[str, Any], task: str, entry: Entry, paper: st
         counted(result["images"]) if "images" in result else "",
         paper,
     ]
+
+
+def wrongly_normalised(settings: dict[str, Any]) -> str:
+    """A mark for results of version 0.1, which normalised all images as ImageNet's."""
+    name = settings["weights"]
+    if not str(name).startswith("timm/") or "colours" in settings:
+        return ""
+    from lewel.interop.published import Colours, colours_of  # needs torch, for few results
+
+    return "" if colours_of(name) == Colours() else ", with ImageNet's mean and std"
 
 
 def method_of(card: dict[str, Any], settings: dict[str, Any]) -> str:
