@@ -200,9 +200,19 @@ def test_days_for_few_images_are_not_all_used() -> None:
 def test_reasons_are_those_that_decide() -> None:
     """A reason that another rule has overruled would mislead."""
     few = choose(replace(LAPTOP, images=50), {})
-    assert (few["contrast.queue"], few["optim.warmup_epochs"]) == (32, 10.0)
+    assert (few["contrast.queue"], few["optim.warmup_epochs"]) == (32, 1.6)
     assert "than there are images" in few.made["contrast.queue"].because
-    assert few.made["optim.warmup_epochs"].because == "the most that is chosen"
+    for facts, given, epochs, why in (
+        (replace(LAPTOP, images=50), {}, 1.6, "5 steps at least"),
+        (LAPTOP, {}, 0.2, "as in the small recipes"),
+        (replace(LAPTOP, images=5_000_000), {}, 0.05, "a twentieth of the training"),
+        (replace(NODE, images=1_300_000, ranks=1), {}, 5.0, "a twentieth of the training"),
+        (replace(NODE, images=100_000, ranks=1), {}, 10.0, "the paper's for LEWEL_B"),
+        (LAPTOP, {"optim.name": "adamw"}, 6.5, "a twentieth of the training"),
+        (LAPTOP, {"method": "simclr"}, 0.2, "as in the small recipes"),
+    ):
+        warmup = choose(facts, given).made["optim.warmup_epochs"]
+        assert (warmup.value, warmup.because) == (epochs, why)
     assert "1/200" in choose(LAPTOP, {}).made["contrast.queue"].because
     assert "--budget changes it" in few.made["width"].because
     many = choose(replace(LAPTOP, images=5_000_000), {})

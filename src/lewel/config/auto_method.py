@@ -153,10 +153,20 @@ def choose_adamw(made: Choices) -> None:
 
 
 def choose_warmup(made: Choices) -> None:
-    """A twentieth of the training, at most the 10 epochs of the paper's LEWEL_B."""
-    part = round(float(made["epochs"]) / 20, 3)
-    why = "a twentieth of the training" if part < 10 else "the most that is chosen"
-    made.pick("optim.warmup_epochs", min(10.0, part), why)
+    """Short: 0.2 epochs as in the small recipes, 5 steps or more. Long: the paper's 10 epochs.
+
+    A twentieth of the training at most; for AdamW always.
+    """
+    twentieth = (float(made["epochs"]) / 20, "a twentieth of the training")
+    if made["optim.name"] == "adamw":
+        usual = twentieth
+    elif steps_of(made) >= MANY_STEPS:
+        usual = (10.0, "the paper's for LEWEL_B")
+    else:
+        steps = 5 * made["batch_size"] / made.images
+        usual = max((0.2, "as in the small recipes"), (steps, "5 steps at least"))
+    epochs, why = min(usual, twentieth)
+    made.pick("optim.warmup_epochs", round(epochs, 3), why)
 
 
 def choose_views(made: Choices) -> None:
