@@ -12,6 +12,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that two processes end together."""
+    items.sort(key=lambda item: "at_the_scale_of_minutes" not in item.name)
+
+
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
     torch.manual_seed(0)

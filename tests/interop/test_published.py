@@ -51,6 +51,7 @@ def test_a_name_is_a_network_and_a_file(name: str, backbone: str, file: str) -> 
     assert (found.settings["backbone"], found.file) == (backbone, file)
 
 
+@pytest.mark.filterwarnings("ignore:Mapping deprecated model name")
 @pytest.mark.parametrize(
     "name",
     [

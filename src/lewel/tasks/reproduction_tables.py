@@ -1,6 +1,7 @@
 """What the finished parts of a reproduction show: means over seeds, differences, orderings."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from lewel.pages.reproduction import Cell, Ordering, Shown, TableRow
 from lewel.tasks.reproduction_plan import Backbone, Setup, applies
 
 Values = dict[int, float]  # by seed
+MAIN = re.compile(r",? (top-1|(box )?AP)$")  # the main number, in the title of an evaluation
 Column = tuple[str, str | None]  # an evaluation, and the name of one of its other numbers
 
 
@@ -33,10 +35,7 @@ def show(name: str, experiment: Experiment, setup: Setup, seeds: Iterable[int]) 
     return Shown(
         name=name,
         title=experiment.title,
-        columns=[
-            f"{scale.evaluations[one].title}{'' if other is None else f', {other}'}"
-            for one, other in columns
-        ],
+        columns=[title_of(column, scale) for column in columns],
         axis=experiment.axis,
         rows=[
             TableRow(
@@ -71,6 +70,13 @@ def columns_of(names: list[str], scale: Scale, measured: dict[str, Measured]) ->
     there = {column for one in measured.values() for column, found in one.values.items() if found}
     every = [(name, other) for name in names for other in (None, *scale.evaluations[name].also)]
     return [column for column in every if column[1] is None or column in there]
+
+
+def title_of(column: Column, scale: Scale) -> str:
+    """The heading of a column; another number's stands in the place of the main one's."""
+    evaluation, other = column
+    title = scale.evaluations[evaluation].title
+    return title if other is None else f"{MAIN.sub('', title)}, {other}"
 
 
 def measure(
