@@ -59,7 +59,7 @@ def verdict_of(
     if code == HUNG:
         return Verdict("traceback", "it did not end in time", first)
     if code < 0 and case.signal != -code:
-        return Verdict("traceback", f"killed by signal {-code}", first)
+        return Verdict("traceback", f"killed by signal {-code}", " | ".join(shown[:3])[:900])
     if any(Path(name).name == OWNED for name in after):
         return Verdict("silent", "code in a file was run", first)
     wrong = _compare(case, place, code, said, err, before, after)

@@ -2,7 +2,10 @@
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,6 +127,25 @@ def test_an_estimate_changes_nothing(name: str) -> None:
     assert all(p.grad is None and p.is_contiguous() for p in method.parameters())
     for key, value in method.state_dict().items():
         assert value.device.type == "cpu" and torch.equal(value, before[key])
+
+
+THREADS = """
+import os, torch
+from lewel.train.estimate import estimate_memory
+from lewel.methods.byol import BYOL
+from tests.methods.making import make_method
+estimate_memory(make_method(BYOL, dim=32, hidden=64), 1, 32, 16)
+torch.ones((), requires_grad=True).backward()
+names = [open(f"/proc/self/task/{one}/comm").read() for one in os.listdir("/proc/self/task")]
+print(sum("autograd" in name for name in names) - torch.accelerator.device_count())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_an_estimate_leaves_no_threads_for_devices_that_are_not_there() -> None:
+    """In a forked process these threads race in torch, which aborts ("Invalid thread pool!")."""
+    ran = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
+    assert ran.stdout.strip() == "0", ran.stderr
 
 
 @every_method

@@ -85,12 +85,22 @@ def estimate_memory(
     """
     trained = sum(p.nbytes for p in method.parameters() if p.requires_grad)
     kept = sum(tensor.nbytes for tensor in (*method.parameters(), *method.buffers()))
+    _start_autograd()
     with _alone(), FakeTensorMode(), _Alive() as alive:
         twin = _without_values(method)
         weights = alive.now
         twin(noise_views(micro_batch, sides(image_size), torch.empty))
     activations = (alive.most - weights) // (2 if half else 1)
     return Memory(kept + (1 + optimizer_slots) * trained, activations)
+
+
+def _start_autograd() -> None:
+    """Start the threads of backward passes, one for each device that is there.
+
+    Within a FakeTensorMode torch finds eight devices on a machine without any. Started later it
+    would have a thread for each, and in a forked process these sometimes abort it.
+    """
+    torch.autograd.backward(torch.ones((), requires_grad=True))
 
 
 def _without_values(method: Trainable) -> Trainable:
