@@ -147,9 +147,9 @@ def place_of(name: str, out: Path) -> Path:
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
-    """The table of docs/data.md: means over seeds, and the part of the gain by hand."""
+    """The table of docs/data.md: means over seeds, and the fraction of the gain by hand."""
     lines = [
-        "| folder | chosen: images of, batch, epochs | random init | chosen | by hand | part of the gain (each seed) |",  # noqa: E501
+        "| folder | chosen: image size, batch, epochs | random init | chosen | by hand | fraction of the gain by hand (each seed) |",  # noqa: E501
         "|---|---|---|---|---|---|",
     ]
     for name in FOLDERS:
@@ -162,12 +162,12 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
             [way[one][seed] - first for seed, first in way[RANDOM].items()]
             for one in ("auto", "by hand")
         ]
-        parts = ", ".join(f"{one / other:.2f}" for one, other in zip(*gains, strict=True))
+        each = ", ".join(f"{one / other:.2f}" for one, other in zip(*gains, strict=True))
         chosen = next(row["settings"] for row in mine if row["way"] == "auto")
         sizes = f"{chosen['image_size']} px, {chosen['batch_size']}, {chosen['epochs']}"
         means = [f"{mean(numbers.values()):.1f} %" for numbers in way.values()]
-        part = f"{sum(gains[0]) / sum(gains[1]):.2f} ({parts})"
-        lines.append("| " + " | ".join([name, sizes, *means, part]) + " |")
+        fraction = f"{sum(gains[0]) / sum(gains[1]):.2f} ({each})"
+        lines.append("| " + " | ".join([name, sizes, *means, fraction]) + " |")
     return lines
 
 
