@@ -37,7 +37,7 @@ def compare(
     budget
         Time that each method trains on one core, such as 5m or 2h; evaluations come on top.
     seeds
-        So many seeds, from 0; a higher number adds to what is done.
+        Number of seeds (0, 1, ...); a higher number later adds seeds.
     jobs
         Runs at a time, one thread each; by default one for each core.
     out

@@ -46,7 +46,7 @@ def reproduce(
     scale
         The paper's, hours on a CPU (small), or minutes on the embedded data.
     seeds
-        So many seeds, from 0; a higher number adds to what is done.
+        Number of seeds (0, 1, ...); a higher number later adds seeds.
     only
         Only backbones whose name contains this.
     skip

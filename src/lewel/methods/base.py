@@ -1,4 +1,7 @@
-"""What a self-supervised method is: its hooks, and what the rest of lewel needs to know of it."""
+"""What a self-supervised method is, and what the rest of lewel needs to know of it.
+
+The hooks that the training loop calls are those of `lewel.nn.trainable`.
+"""
 
 import math
 from collections.abc import Callable, Iterable

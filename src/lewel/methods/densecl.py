@@ -59,10 +59,10 @@ class DenseCL(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        return one_or_both(self.contrast, views, self.symmetric)
+        return one_or_both(self.one_direction, views, self.symmetric)
 
-    def contrast(self, view: Tensor, other: Tensor) -> Step:
-        """One direction: the student's view against the teacher's other view and the queues."""
+    def one_direction(self, view: Tensor, other: Tensor) -> Step:
+        """The loss of the student's view against the teacher's other view and the queues."""
         (target,) = self.teacher(other)
         student = self.student(view)
         query, key = unit(student.pooled), unit(target.pooled)

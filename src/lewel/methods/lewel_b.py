@@ -45,9 +45,9 @@ class LewelB(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss in both directions, summed."""
-        given = random_maps(self.student, views[0])  # None but in Table 6's ablation
-        target1, target2 = self.teacher(*views, maps=given)
-        one, two = (self.student(view, given) for view in views)
+        maps = random_maps(self.student, views[0])  # None unless --head.maps random (Table 6)
+        target1, target2 = self.teacher(*views, maps=maps)
+        one, two = (self.student(view, maps) for view in views)
         loss_aligned = loss_global = None
         if self.beta > 0:
             loss_aligned = self.aligned_loss(one, target2) + self.aligned_loss(two, target1)

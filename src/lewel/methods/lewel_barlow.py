@@ -55,8 +55,8 @@ class LewelBarlow(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the losses of their cross-correlations."""
-        given = random_maps(self.student, views[0])  # None but in Table 6's ablation
-        one, two = (self.student(view, given) for view in views)
+        maps = random_maps(self.student, views[0])  # None unless --head.maps random (Table 6)
+        one, two = (self.student(view, maps) for view in views)
         loss_aligned = loss_global = None
         if self.beta > 0:
             loss_aligned = self.loss(one.aligned.flatten(0, 1), two.aligned.flatten(0, 1))

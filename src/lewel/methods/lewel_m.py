@@ -51,13 +51,13 @@ class LewelM(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        return one_or_both(self.contrast, views, self.symmetric)
+        return one_or_both(self.one_direction, views, self.symmetric)
 
-    def contrast(self, view: Tensor, other: Tensor) -> Step:
-        """One direction: the student's view against the teacher's other view."""
-        given = random_maps(self.student, view)  # None but in Table 6's ablation
-        (target,) = self.teacher(other, maps=given)
-        student = self.student(view, given)
+    def one_direction(self, view: Tensor, other: Tensor) -> Step:
+        """The loss of the student's view against the teacher's other view."""
+        maps = random_maps(self.student, view)  # None unless --head.maps random (Table 6)
+        (target,) = self.teacher(other, maps=maps)
+        student = self.student(view, maps)
         key = unit(target.pooled)
         loss_aligned = self.aligned_loss(student, target) if self.beta > 0 else None
         loss_global = self.global_loss(student, key) if self.beta < 1 else None
@@ -76,8 +76,9 @@ class LewelM(Method):
         """
         assert view.aligned is not None and target.aligned is not None
         query, key = unit(view.aligned), unit(target.aligned)
-        others = gather(key)  # (R B, d/h, c), those of all ranks
-        return info_nce_of_many(query, key, others, self.temperature, rank() * len(query))
+        keys = gather(key)  # (R B, d/h, c): of all ranks, the image's own among them
+        own = rank() * len(query)  # where this rank's images begin: no negatives of themselves
+        return info_nce_of_many(query, key, keys, self.temperature, own)
 
     def after_step(self, progress: float, keys: Tensor | None) -> dict[str, float]:
         alpha = self.teacher.follow(self.student, progress)

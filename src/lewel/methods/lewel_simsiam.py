@@ -58,8 +58,8 @@ class LewelSimSiam(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the mean of both directions."""
-        given = random_maps(self.student, views[0])  # None but in Table 6's ablation
-        one, two = (self.student(view, given) for view in views)
+        maps = random_maps(self.student, views[0])  # None unless --head.maps random (Table 6)
+        one, two = (self.student(view, maps) for view in views)
         loss_aligned = loss_global = None
         if self.beta > 0:
             loss_aligned = self.loss(self.predict_aligned, one.aligned, two.aligned)

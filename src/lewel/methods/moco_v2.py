@@ -45,10 +45,10 @@ class MoCoV2(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        return one_or_both(self.contrast, views, self.symmetric)
+        return one_or_both(self.one_direction, views, self.symmetric)
 
-    def contrast(self, view: Tensor, other: Tensor) -> Step:
-        """One direction: the student's view against the teacher's other view and the queue."""
+    def one_direction(self, view: Tensor, other: Tensor) -> Step:
+        """The loss of the student's view against the teacher's other view and the queue."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)
         loss = info_nce(*self.queue.similarities(query, key), self.temperature)  # L_q

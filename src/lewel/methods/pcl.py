@@ -90,10 +90,10 @@ class PCL(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) -> the loss of the first against the second, or of both."""
-        contrast = partial(self.contrast, indices=views.indices)
-        return one_or_both(contrast, views, self.symmetric)
+        direction = partial(self.one_direction, indices=views.indices)
+        return one_or_both(direction, views, self.symmetric)
 
-    def contrast(self, view: Tensor, other: Tensor, indices: Tensor) -> Step:
+    def one_direction(self, view: Tensor, other: Tensor, indices: Tensor) -> Step:
         """The M-step of one direction: against the other view and the queue, and the centroids."""
         (target,) = self.teacher(other)
         query, key = unit(self.student(view).pooled), unit(target.pooled)

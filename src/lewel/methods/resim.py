@@ -66,10 +66,10 @@ class ReSim(Method):
 
     def forward(self, views: Views) -> Step:
         """Two views (B, 3, S, S) and where they were cut -> the loss of one direction or both."""
-        return one_or_both(partial(self.contrast, views), (0, 1), self.symmetric)
+        return one_or_both(partial(self.one_direction, views), (0, 1), self.symmetric)
 
-    def contrast(self, views: Views, view: int, other: int) -> Step:
-        """One direction: the student's view against the teacher's other view."""
+    def one_direction(self, views: Views, view: int, other: int) -> Step:
+        """The loss of the student's view against the teacher's other view."""
         # The other view is flipped as the first, so that a region differs in its scale only.
         apart = (views.flips[view] != views.flips[other])[:, None, None, None]
         (target,) = self.teacher(torch.where(apart, views[other].flip(3), views[other]))

@@ -1,4 +1,8 @@
-"""`lewel pretrain`: one run, from its settings and its data to a run folder."""
+"""`lewel pretrain`: one run, from its settings and its data to a run folder.
+
+`pretrain` checks the settings and starts the processes; in each, `pretrain_here` locks the folder
+and `run_in` restores, assembles and trains.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -71,13 +71,13 @@ class Worker:
             if self.stopped is not None:
                 return
             needs_run = part not in ("pretrain", "step_times")
-            # A run that is not finished has weights too, which nothing may be said of.
+            # An unfinished run has weights too: they must not be evaluated.
             trained = one.is_trained()
             if (trained or not needs_run) and one.to_do(part):
                 self.do_part(one, part)
 
     def do_part(self, one: Backbone, part: str) -> None:
-        """One command, and a file that says how it ended."""
+        """One command, and a file with its outcome."""
         one.folder.mkdir(parents=True, exist_ok=True)
         begun, before = time.monotonic(), one.seconds(part, "spent.json") or 0.0
         code, last = self.call(one.command(part), one.file(part, "log"))
@@ -100,7 +100,7 @@ class Worker:
     def call(self, words: list[str], log: Path) -> tuple[int, str]:
         """Run a command in a process of its own, on one thread -> exit code and last line."""
         with log.open("ab") as file:
-            begun = file.tell()  # an earlier call's lines say nothing of this one
+            begun = file.tell()  # what follows is of this call
             process = subprocess.Popen(
                 [sys.executable, "-m", "lewel", *words],
                 stdout=file,
