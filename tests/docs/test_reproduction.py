@@ -1,5 +1,6 @@
 """The page "Reproduction": its tables follow from the numbers that are stored beside it."""
 
+import re
 from pathlib import Path
 
 from lewel.config.reproduce import choose_experiments
@@ -24,6 +25,13 @@ def test_the_tables_are_those_of_the_stored_numbers() -> None:
         text = markdown(show(name, experiment, setup(), SEEDS), "small")
         rows = [line for line in text.splitlines() if line.startswith(("| ", "* "))]
         assert len(rows) > 3 and [line for line in rows if line not in page] == []
+
+
+def test_the_summary_states_differences_of_the_tables() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    summary, _, results = page.partition("**Found.**")
+    stated = re.findall(r"[+-]\d\.\d\d ± \d\.\d\d", summary)
+    assert len(stated) == 16 and [one for one in stated if f"({one}, 3 seeds)" not in results] == []
 
 
 def test_the_stored_numbers_are_of_todays_settings() -> None:
