@@ -15,9 +15,14 @@ import pytest
 
 from lewel.cli.main import run
 from lewel.config import reproduce as config
-from lewel.config.reproduce import Experiment, Measurement, Scale
+from lewel.config.reproduce import Experiment, Measurement, Row, Scale
 from lewel.errors import RunError, UserError
-from lewel.tasks import reproduction_folder, reproduction_plan, reproduction_tables
+from lewel.tasks import (
+    reproduction_folder,
+    reproduction_numbers,
+    reproduction_plan,
+    reproduction_tables,
+)
 from lewel.tasks.reproduce import Worker, state_of
 from lewel.tasks.reproduction_folder import claimed, refuse_other_settings
 from lewel.tasks.reproduction_numbers import FORMAT, Known, digest, read_numbers, write_numbers
@@ -408,6 +413,20 @@ def test_pages_are_written_without_training_and_keep_known_numbers(
     assert run([*words, "table1", "table5"]) == 0  # numbers.json of the folder has them
     assert page.read_text() == before
     assert "table5: both > aligned only" in capsys.readouterr().out
+
+
+def test_a_digest_is_of_the_values_wherever_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = Row(name="BYOL", method="byol", settings={"optim.lr": 0.3, "limit": 5})
+    one = Backbone(Setup("minutes", tmp_path, tmp_path), row, "imagenet", 0, ["knn"])
+    made = {}
+    for name, optim in (("a", {"lr": 0.1}), ("b", {"lr": 0.3}), ("c", {"lr": 0.3, "momentum": 0})):
+        recipe = {"method": "byol", "optim": optim}
+        monkeypatch.setattr(reproduction_numbers, "_recipe", lambda *words, it=recipe: it)
+        made[name] = [digest(one, "pretrain"), digest(one, "knn")]
+    assert made["a"] == made["b"]  # the recipe took over what the row gives
+    assert not set(made["a"]) & set(made["c"]) and made["a"][0] != made["a"][1]
 
 
 def test_maps_are_drawn_once_and_stopped_parts_count(tmp_path: Path) -> None:

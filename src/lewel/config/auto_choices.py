@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lewel.config.settings import dotted
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -75,17 +77,6 @@ class Choices:
                 inside = inside.setdefault(group, {})
             inside[name] = choice.value
         return out
-
-
-def dotted(given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in given.items():
-        if isinstance(value, dict) and prefix == "":
-            out |= dotted(value, f"{key}.")
-        else:
-            out[prefix + key] = value
-    return out
 
 
 def power_of_two(most: int) -> int:

@@ -1,8 +1,9 @@
 """The method for these facts, with its head, teacher, optimiser and views."""
 
-from lewel.config.auto_choices import Choices, dotted, power_of_two
+from lewel.config.auto_choices import Choices, power_of_two
 from lewel.config.auto_length import MANY_STEPS, steps_of
 from lewel.config.recipes import list_recipes, read_recipe
+from lewel.config.settings import dotted
 from lewel.nn.backbone import STOCK
 
 # Methods whose settings were measured: learning rates of short training at a batch of 64.

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lewel.config.pretrain import PretrainConfig
-from lewel.config.settings import flat, refuse_no_number
+from lewel.config.settings import dotted, flat, refuse_no_number
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.methods.registry import all_methods, find_method
@@ -110,7 +110,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 def refuse_unused(method: type[Method], given: dict[str, Any]) -> None:
     """Raise UserError for settings that the method has no use for, with the methods that have."""
     name = method.about.name
-    for key in _dotted(given):
+    for key in dotted(given):
         group, _, setting = key.partition(".")
         if needs_taking(key) and key not in taken(method):
             users = methods_with(key)
@@ -154,8 +154,8 @@ def without_unused(config: PretrainConfig) -> PretrainConfig:
     for group in (*GROUPS, "views"):
         settings: BaseModel = getattr(config, group)
         defaults: BaseModel = getattr(fresh, group)
-        dotted = {key: f"{group}.{key}" for key in type(settings).model_fields}
-        unused = [k for k, d in dotted.items() if needs_taking(d) and d not in taken(method)]
+        keys = {key: f"{group}.{key}" for key in type(settings).model_fields}
+        unused = [k for k, d in keys.items() if needs_taking(d) and d not in taken(method)]
         values = {key: getattr(defaults, key) for key in unused}
         update[group] = settings.model_copy(update=values)
     options = {k: v for k, v in config.options.items() if k in own_options(method)}
@@ -166,15 +166,7 @@ def as_recipe(config: PretrainConfig) -> dict[str, Any]:
     """The settings of a run as config.yaml holds them: those that its method takes."""
     method, out = find_method(config.method), config.model_dump(mode="json")
     for group in (*GROUPS, "views"):
-        dotted = {key: f"{group}.{key}" for key in out[group]}
-        kept = [k for k, d in dotted.items() if not needs_taking(d) or d in taken(method)]
+        keys = {key: f"{group}.{key}" for key in out[group]}
+        kept = [k for k, d in keys.items() if not needs_taking(d) or d in taken(method)]
         out[group] = {key: out[group][key] for key in kept}
     return {key: value for key, value in out.items() if value != {}}
-
-
-def _dotted(given: dict[str, Any]) -> list[str]:
-    """The keys of nested settings, as far as they are nested."""
-    keys = []
-    for group, value in given.items():
-        keys += [f"{group}.{key}" for key in value] if isinstance(value, dict) else [group]
-    return keys

@@ -142,6 +142,17 @@ def flat(config: BaseModel) -> dict[str, Any]:
     return out
 
 
+def dotted(given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if isinstance(value, dict) and prefix == "":
+            out |= dotted(value, f"{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
 class _Loader(yaml.SafeLoader):
     """Safe YAML that refuses a key given twice, where YAML itself would take the last.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lewel.config.recipes import read_recipe
+from lewel.config.settings import dotted
 from lewel.errors import UserError, state_of
 from lewel.files import write_atomically
 
@@ -39,20 +40,20 @@ Numbers = dict[str, dict[str, dict[str, Known]]]  # by backbone, evaluation and 
 def digest(one: "Backbone", part: str) -> str:
     """Of all settings that decide what a part gives; paths of the data are left out."""
     scale = one.setup.scale
+    recipe = dotted(_recipe(one.recipe, "pretrain"))  # what the queue gives replaces its values
     decides: list[Any] = [
-        _recipe(one.recipe, "pretrain"),
-        {**scale.settings, **one.own_settings, "seed": one.seed, "data": scale.data},
+        {**recipe, **scale.settings, **one.own_settings, "seed": one.seed, "data": scale.data},
         one.row.kind,
     ]
     if part == "step_times":
         decides = [scale.bench]
     elif part in scale.evaluations:
         measured = scale.evaluations[part]
-        recipe = measured.recipe
-        recipe = recipe.get(one.row.method) if isinstance(recipe, dict) else recipe
+        name = measured.recipe
+        name = name.get(one.row.method) if isinstance(name, dict) else name
         decides += [
             measured.model_dump(exclude={"title", "recipe", "also"}, exclude_defaults=True),
-            None if recipe is None else _recipe(recipe, "eval"),
+            None if name is None else _recipe(name, "eval"),
         ]
     text = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
