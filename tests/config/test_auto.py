@@ -78,6 +78,47 @@ def test_shufflebn_groups_share_a_micro_batch_evenly(
     assert config.contrast.norm_groups == groups
 
 
+def test_sync_bn_has_no_groups() -> None:
+    made = choose(replace(LAPTOP, ranks=2), {"sync_batch_norm": True})
+    assert made["contrast.norm_groups"] == 1
+    check_groups(configure("scenes", made.nested(), {"sync_batch_norm": True}), 2)
+
+
+@pytest.mark.parametrize("base", [LAPTOP, NODE])
+@pytest.mark.parametrize("ranks", [12, 64, 256])
+def test_many_devices_have_images_enough_for_their_batch_norms(base: Facts, ranks: int) -> None:
+    made = choose(replace(base, ranks=ranks, images=1_281_167), {})
+    assert 16 <= made["batch_size"] // ranks <= 64
+    assert made["epochs"] <= 100 and steps_of(made) >= 2_000
+
+
+@pytest.mark.parametrize("base", [LAPTOP, NODE])
+@pytest.mark.parametrize("stem", ["small", "medium", "imagenet"])
+@pytest.mark.parametrize("side", [20, 40, 64, 100, 500])
+def test_a_given_stem_gets_images_of_four_by_four_locations(
+    base: Facts, stem: str, side: int
+) -> None:
+    made = choose(replace(base, side=side), {"stem": stem})
+    assert made["image_size"] >= 4 * {"small": 8, "medium": 16, "imagenet": 32}[stem]
+    assert made["stem"] == stem
+
+
+def test_a_given_image_size_has_a_true_reason() -> None:
+    made = choose(LAPTOP, {"image_size": 16})
+    assert made.made["stem"].because == "gives the finest maps"
+    assert "4 x 4" in choose(LAPTOP, {}).made["stem"].because
+    fixed = replace(LAPTOP, fixed_size=224)
+    assert choose(fixed, {"backbone": "timm/levit_128s"})["image_size"] == 224
+
+
+def test_what_can_hardly_be_learned_from_is_warned_of() -> None:
+    tiny = replace(LAPTOP, side=4)
+    assert "4 px or fewer" in " ".join(warnings(choose(tiny, {})))
+    queue = {"contrast": {"queue": 100_000}}
+    found = " ".join(warnings(choose(LAPTOP, queue)))
+    assert "100,000 keys" in found and "--contrast.queue 1024 or less" in found
+
+
 def test_a_narrow_network_is_not_trained_in_a_layout_that_is_unsafe() -> None:
     given = {"width": 8, "stem": "small"}
     assert not configure("scenes", choose(LAPTOP, given).nested(), given).channels_last

@@ -19,7 +19,10 @@ from lewel.config.auto_choices import Choices, Facts
 from lewel.config.build import build_method, load_initial
 from lewel.config.configure import configure
 from lewel.config.methods import as_recipe
+from lewel.config.pretrain import PretrainConfig
 from lewel.config.settings import write_yaml
+from lewel.config.sizes import check_batch, crop_sizes
+from lewel.data.sources.open import open_data
 from lewel.data.views.blocks import BLOCK
 from lewel.errors import UserError
 from lewel.nn.backbone import build_resnet, build_timm
@@ -159,7 +162,7 @@ def test_a_file_of_weights_decides_the_network(photos: Path, tmp_path: Path) -> 
     torch.save(net.state_dict(), tmp_path / "weights.pth")
     found = auto.settings(str(photos), None, {"init": str(tmp_path / "weights.pth")}).config
     assert (found.backbone, found.stem, found.width) == ("resnet18", "imagenet", 16)
-    assert found.image_size == 64
+    assert found.image_size == 128  # 4 x 4 locations
 
 
 def test_the_size_of_images_is_that_of_the_weights(tmp_path: Path) -> None:
@@ -221,6 +224,80 @@ def test_where_nothing_fits_the_memory_it_is_said(
     assert share // found.config.accumulate >= 2 * groups
 
 
+@pytest.mark.parametrize(("devices", "batch", "groups"), [(2, 62, 2), (3, 255, 3), (5, 255, 4)])
+def test_a_process_estimates_its_own_part_of_the_groups(
+    devices: int, batch: int, groups: int
+) -> None:
+    """62 images are no multiple of 4 groups, but a device's 31 are of its own one."""
+    given = {"batch_size": batch, "contrast": {"norm_groups": groups}}
+    config = configure("scenes", "tinyimagenet_lewel_m_15min", given)
+    assert estimated(config, devices) > 0
+
+
+def estimated(config: PretrainConfig, ranks: int) -> int:
+    check_batch(config, "photos", 10_000, ranks)
+    method = build_method(config, 10_000, ranks)
+    return estimate_memory(method, 1, crop_sizes(config), config.batch_size // ranks).total
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": 63}, "cannot be shared by 2 devices"),
+        ({"batch_size": 128}, "larger than the data"),
+        ({"batch_size": 62}, None),
+    ],
+)
+def test_batches_are_checked_before_anything_is_estimated(
+    photos: Path, given: dict[str, int], message: str | None
+) -> None:
+    given |= {"devices": 2, "limit": 64}
+    if message is None:
+        found = auto.settings(str(photos), None, {**given, "accelerator": "cpu"})
+        assert found.config.batch_size == 62
+        return
+    with pytest.raises(UserError, match=message):
+        auto.settings(str(photos), None, {**given, "accelerator": "cpu"})
+
+
+@pytest.mark.parametrize(
+    ("speeds", "method", "speed"),
+    [
+        ({"lewel_m": 4_000.0, "lewel_b": 3_300.0}, "lewel_b", 3_300.0),
+        ({"lewel_m": 4_000.0, "lewel_b": 900.0}, "lewel_m", 4_000.0),  # too slow for long training
+        ({"lewel_m": 100.0}, "lewel_m", 100.0),
+    ],
+)
+def test_a_budget_is_that_of_the_method_that_is_trained(
+    monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float], method: str, speed: float
+) -> None:
+    monkeypatch.setattr(auto, "images_per_second", lambda config, *others: speeds[config.method])
+    given = {"accelerator": "cpu", "width": 8, "backbone": "resnet10"}
+    found = auto.settings("scenes", None, given, budget="20m").config
+    assert found.method == method
+    assert 0.98 < found.epochs * 20_000 / (0.85 * 1200 * speed) <= 1
+
+
+def test_few_images_at_a_time_and_coarse_maps_are_warned_of(photos: Path) -> None:
+    given = {"accelerator": "cpu", "batch_size": 8, "image_size": 48, "stem": "medium"}
+    notes = " ".join(auto.settings(str(photos), None, given).notes)
+    assert "only 8 images at a time, too few for batch norms: raise --batch-size." in notes
+    assert "maps have 9 locations: give a larger --image-size or a finer --stem" in notes
+    assert auto.settings(str(photos), None, {"accelerator": "cpu"}).notes == ()
+
+
+def test_gpus_that_are_not_used_are_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = namedtuple("Device", "total_memory")(32 * 10**9)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    opened = open_data(str(photos), image_size=32)
+    assert auto_facts.gather(opened, {}, None)[1] == ["1 of 8 GPUs: --devices 8 uses all."]
+    assert auto_facts.gather(opened, {"devices": 8}, None)[1] == []
+
+
 class Slow:
     """A data set whose images take so many seconds by a clock of its own."""
 
@@ -255,7 +332,7 @@ def test_reading_is_timed_on_few_images_and_as_in_training() -> None:
 def test_networks_of_timm_are_taken_without_a_recipe(photos: Path) -> None:
     for name, optimiser in (("convnext_atto", "adamw"), ("resnet10t", "sgd")):
         found = auto.settings(str(photos), None, {"backbone": f"timm/{name}"})
-        assert (found.config.optim.name, found.config.image_size) == (optimiser, 64)
+        assert (found.config.optim.name, found.config.image_size) == (optimiser, 128)
 
 
 def test_python_shows_the_choices_too(

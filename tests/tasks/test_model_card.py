@@ -66,7 +66,7 @@ def test_the_card_has_training_evaluation_and_maps(shared: Path, tmp_path: Path)
     assert "sce\\|nes" in body and "Samples seen | 8 |" in body and "k-NN accuracy" in body
     assert "| Images per second |" in body and "| Training time | about " in body
     assert "(maps.png)" in body and (shared / "maps.png").stat().st_size > 1000
-    assert "maps of 8 by 8 locations" in body
+    assert "maps of 8 by 8 locations" in body and "maps over validation images" in body
     assert str(shared.parents[2]) not in text, "a path of this machine"
     code = body.split("```python\n")[1].split("```")[0]
     photo = tmp_path / "photo.png"
@@ -74,6 +74,20 @@ def test_the_card_has_training_evaluation_and_maps(shared: Path, tmp_path: Path)
     found: dict[str, Any] = {}
     exec(code.replace("PATH", str(shared)).replace("photo.jpg", str(photo)), found)
     assert found["features"].shape == (1, 512)
+
+
+def test_the_card_of_images_without_labels_names_them_training_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "run"
+    photos.mkdir()
+    for index in range(32):
+        Image.new("RGB", (64, 64), (index * 7, 9, 200)).save(photos / f"{index}.png")
+    flags = ("--stem", "imagenet", "--width", "64", "--image-size", "64")
+    assert tiny_run(out, "--epochs", "1", *flags, data=str(photos)) == 0
+    assert run(["export", str(out), "--to", "hub"]) == 0
+    assert "maps.png shows images of the training set" in capsys.readouterr().out
+    assert "maps over training images" in (out / "export/hub/README.md").read_text()
 
 
 def test_an_edited_card_and_other_folders_are_kept(

@@ -15,6 +15,10 @@ from lewel.errors import UserError
 
 FEW_STEPS = 2_000  # fewer hardly train a network
 IMAGES_FOR_INIT = 20_000
+LOCATIONS = 4  # along each side of a map, at least
+STRIDES = {"imagenet": 32, "medium": 16, "small": 8}  # of a ResNet by its stem
+FEW_PIXELS = 16
+KEEPS = "keeps at least 4 x 4 locations for maps"
 
 
 def choose(facts: Facts, given: dict[str, Any]) -> Choices:
@@ -37,30 +41,38 @@ def choose(facts: Facts, given: dict[str, Any]) -> Choices:
 
 def choose_network(made: Choices) -> None:
     """Image size, stem, depth and width."""
-    facts = made.facts
+    facts, stem = made.facts, made.given.get("stem")
+    coarse = LOCATIONS * STRIDES[str((facts.init or {}).get("stem", "imagenet"))]  # pixels
     if facts.init or str(made.given.get("backbone")).startswith("timm/"):
         most = 128 if facts.device == "cpu" else 224
         why = "larger ones take a CPU long" if most == 128 else "the usual size"
-        size = min(most, max(64, facts.side // 32 * 32))
+        size = min(most, max(coarse, facts.side // 32 * 32))
         made.pick("image_size", size, why if size == most else f"the images have {facts.side} px")
+        if facts.fixed_size is not None:
+            made.pick("image_size", facts.fixed_size, "the only one that the network takes")
         for key, value in (facts.init or {"backbone": ""}).items():  # perhaps their size, too
             made.pick(key, value, "that of the --init weights")
         return
     if facts.device == "cpu":
         large = facts.core_hours >= 24
-        if facts.side < 64:
+        if stem == "imagenet":
+            made.pick("image_size", coarse, KEEPS)
+        elif facts.side < 64 and stem != "medium":
             made.pick("image_size", 32, f"the images have {facts.side} px")
         else:
             size = 96 if large and facts.side >= 96 else 64
             made.pick("image_size", size, "a CPU sees many small images rather than few large ones")
-        made.pick("stem", stem_for(made["image_size"]), "keeps at least 4 x 4 locations for maps")
+        fine = made["image_size"] >= LOCATIONS * STRIDES["small"]
+        made.pick("stem", stem_for(made["image_size"]), KEEPS if fine else "gives the finest maps")
         made.pick("backbone", "resnet18" if large else "resnet10", "a CPU, no GPU")
         width = 32 if facts.core_hours >= 4 else 16
         made.pick("width", width, facts.time)
         return
     small = facts.side < 112
     size = 224 if not small else 64 if facts.side >= 56 else 32
-    made.pick("image_size", size, f"the images have {facts.side} px")
+    least = LOCATIONS * STRIDES.get(str(stem), 0)
+    why = f"the images have {facts.side} px" if size >= least else KEEPS
+    made.pick("image_size", max(size, least), why)
     made.pick("stem", stem_for(made["image_size"]), "for this image size")
     why = "small images" if small else "the paper's"
     made.pick("backbone", "resnet18" if small else "resnet50", why)
@@ -81,6 +93,9 @@ def choose_batch(made: Choices) -> None:
             "each: use fewer (--devices, or the number of processes that are started)."
         )
     most, why = (64, "CPU recipes were tuned with it") if facts.device == "cpu" else (256, "paper")
+    each = (16 if facts.device == "cpu" else 32) * facts.ranks  # batch norms need some on a device
+    if each > most:
+        most, why = power_of_two(2 * each - 1), f"{each // facts.ranks} or more on each device"
     batch = min(most, power_of_two(facts.images // 3))
     if batch < most:
         why = f"a third of {facts.images:,} images at most"
@@ -105,6 +120,17 @@ def warnings(made: Choices) -> list[str]:
         found.append(
             f"{steps:,} steps are few: a network needs some thousand. Raise "
             f"{'--epochs' if facts.budget is None else '--budget'}."
+        )
+    if facts.side < FEW_PIXELS:
+        found.append(
+            f"Half of the images have {facts.side} px or fewer on their shorter side: they show "
+            "little, and are enlarged."
+        )
+    queue = made.given.get("contrast.queue", 0)
+    if queue > made.images:
+        found.append(
+            f"A queue of {queue:,} keys holds older keys of every one of {made.images:,} images, "
+            f"as its own negatives: --contrast.queue {power_of_two(made.images)} or less."
         )
     if facts.images < IMAGES_FOR_INIT and not {"init", "backbone"} & made.given.keys():
         name = "resnet18" if facts.device == "cpu" else "resnet50"

@@ -8,7 +8,8 @@ from lewel.errors import UserError
 
 FEWEST = 50  # images
 STEPS = 4_000  # on a CPU without a budget
-GPU_STEPS = 100_000
+GPU_STEPS = 100_000  # of GPU_BATCH images
+GPU_BATCH = 256
 GPU_EPOCHS = 100, 1_000  # at least, at most
 MANY_STEPS = 50_000  # from here on the paper's schedules fit
 MOST_EPOCHS = 5_000
@@ -25,7 +26,8 @@ def choose_length(made: Choices) -> None:
             return
         choose_for_budget(made, TRAINING * facts.budget * facts.speed)
         return
-    steps = STEPS if facts.device == "cpu" else GPU_STEPS
+    large = max(1, batch // GPU_BATCH)  # fewer steps of a larger batch
+    steps = STEPS if facts.device == "cpu" else GPU_STEPS // large
     epochs = max(1, math.ceil(steps / max(1, facts.images // batch)))
     why = f"about {steps:,} steps" if epochs > 1 else "one pass over all images"
     if facts.device != "cpu" and not GPU_EPOCHS[0] <= epochs <= GPU_EPOCHS[1]:
@@ -65,6 +67,12 @@ def choose_for_budget(made: Choices, seen: float) -> None:
 def steps_of(made: Choices) -> int:
     """Optimiser steps of the training."""
     return int(made["epochs"]) * max(1, made.images // int(made["batch_size"]))
+
+
+def is_long(made: Choices) -> bool:
+    """Whether the paper's schedules for long training fit."""
+    long = made.facts.long
+    return steps_of(made) >= MANY_STEPS if long is None else long
 
 
 def with_speed(facts: Facts, speed: float) -> Facts:

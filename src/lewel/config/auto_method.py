@@ -1,7 +1,7 @@
 """The method for these facts, with its head, teacher, optimiser and views."""
 
 from lewel.config.auto_choices import Choices, power_of_two
-from lewel.config.auto_length import MANY_STEPS, steps_of
+from lewel.config.auto_length import is_long, steps_of
 from lewel.config.recipes import list_recipes, read_recipe
 from lewel.config.settings import dotted
 from lewel.nn.backbone import STOCK
@@ -12,7 +12,7 @@ TUNED = {"lewel_b": 0.15, "lewel_m": 0.04, "byol": 0.05, "moco_v2": 0.04}
 
 def choose_method(made: Choices) -> None:
     """LEWEL_M for short trainings, LEWEL_B for long ones, with their heads and teachers."""
-    long = steps_of(made) >= MANY_STEPS
+    long = is_long(made)
     if long:
         made.pick("method", "lewel_b", "the paper's best for long training (Table 1)")
     else:
@@ -56,6 +56,9 @@ def queue_for(made: Choices) -> tuple[int, str]:
 
 def choose_groups(made: Choices) -> None:
     """ShuffleBN's groups: 16 images or more of a micro-batch in each, at most 4."""
+    if made.given.get("sync_batch_norm"):
+        made.pick("contrast.norm_groups", 1, "SyncBN normalises all devices together")
+        return
     ranks, parts = made.facts.ranks, made.given.get("accumulate", 1)
     if "accumulate" in made.made:
         parts = made["accumulate"]
@@ -89,8 +92,7 @@ def is_large(made: Choices) -> bool:
 def choose_by_recipe(made: Choices) -> None:
     """Head, views and optimiser of another method: those of its shipped recipes, if there are."""
     sizes, training = (
-        shipped_recipe(made["method"], large)
-        for large in (is_large(made), steps_of(made) >= MANY_STEPS)
+        shipped_recipe(made["method"], large) for large in (is_large(made), is_long(made))
     )
     if sizes is None or training is None:
         return
@@ -122,7 +124,7 @@ def choose_optimiser(made: Choices) -> None:
     if method not in TUNED:
         return
     contrastive, batch = method in ("lewel_m", "moco_v2"), made["batch_size"]
-    long = steps_of(made) >= MANY_STEPS
+    long = is_long(made)
     lars = long and not contrastive
     why = "the paper's" if lars else "the paper's for MoCo v2" if long else "short training"
     made.pick("optim.name", "lars" if lars else "sgd", why)
@@ -161,7 +163,7 @@ def choose_warmup(made: Choices) -> None:
     twentieth = (float(made["epochs"]) / 20, "a twentieth of the training")
     if made["optim.name"] == "adamw":
         usual = twentieth
-    elif steps_of(made) >= MANY_STEPS:
+    elif is_long(made):
         usual = (10.0, "the paper's for LEWEL_B")
     else:
         steps = 5 * made["batch_size"] / made.images

@@ -11,11 +11,10 @@ from torch.optim import AdamW, Optimizer
 
 from lewel.config.methods import arguments
 from lewel.config.pretrain import PretrainConfig
-from lewel.config.sizes import check_sizes, crop_sizes, small_size
+from lewel.config.sizes import check_batch, check_sizes, crop_sizes, own_groups, small_size
 from lewel.data.sources.source import Data, Source, blocks_of, is_remote
 from lewel.data.views.crop import ViewRecipe
 from lewel.data.views.loader import Order, TwoViews
-from lewel.errors import UserError
 from lewel.evaluate.features import AsTokens, Extractor
 from lewel.evaluate.knn_probe import KnnProbe
 from lewel.interop.backbones import build_backbone
@@ -27,6 +26,7 @@ from lewel.nn.backbone import MEAN, STD, Backbone
 from lewel.nn.trainable import Trainable
 from lewel.ops.randomness import seed_of
 from lewel.ops.ranks import rank
+from lewel.ops.ranks import ranks as started
 from lewel.optim.groups import parameter_groups
 from lewel.optim.lars import LARS
 from lewel.optim.schedules import learning_rate
@@ -37,7 +37,10 @@ from lewel.train.run import Embed, Plan, Probe
 
 
 def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
-    """The method with its networks, initialised by the seed alone."""
+    """The method with its networks, initialised by the seed alone.
+
+    Where only this one of several processes is started, to estimate, it has its part of the groups.
+    """
     torch.manual_seed(seed_of(config.seed))
     backbone = build_backbone(
         config.backbone,
@@ -47,7 +50,8 @@ def build_method(config: PretrainConfig, images: int, ranks: int = 1) -> Method:
         several_sizes=len(set(crop_sizes(config))) > 1,
     )
     check_sizes(config, backbone, ranks)
-    return find_method(config.method)(backbone, **arguments(config, images))
+    mine = own_groups(config, min(ranks, started()), ranks)
+    return find_method(config.method)(backbone, **arguments(mine, images))
 
 
 def load_initial(method: Method, weights: str) -> None:
@@ -85,22 +89,7 @@ def build_plan(
 ) -> Plan:
     """The course of the run: order of the data, schedule, intervals."""
     images = len(source)
-    parts = place.ranks * config.accumulate
-    if config.batch_size % parts or config.batch_size < 2 * parts:
-        raise UserError(
-            f"The batch size {config.batch_size} cannot be shared by {place.ranks} devices x "
-            f"{config.accumulate} micro-batches in parts of 2 or more: change --batch-size."
-        )
-    if images < 2:
-        raise UserError(
-            f"{source.name} has {images} image: pre-training needs 2 or more, and many more to "
-            "learn from."
-        )
-    if config.batch_size > images:
-        raise UserError(
-            f"The batch size {config.batch_size} is larger than the data ({images} images): "
-            f"use --batch-size {max(2, images // 2)} or less."
-        )
+    check_batch(config, source.name, images, place.ranks)
     order = Order(
         images,
         config.batch_size,

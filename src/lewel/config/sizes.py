@@ -67,6 +67,34 @@ def check_sizes(config: PretrainConfig, backbone: Backbone, ranks: int) -> None:
         )
 
 
+def check_batch(config: PretrainConfig, source: str, images: int, ranks: int) -> None:
+    """Raise UserError for a batch that devices cannot share or the data do not have."""
+    parts = ranks * config.accumulate
+    if config.batch_size % parts or config.batch_size < 2 * parts:
+        raise UserError(
+            f"The batch size {config.batch_size} cannot be shared by {ranks} devices x "
+            f"{config.accumulate} micro-batches in parts of 2 or more: change --batch-size."
+        )
+    if images < 2:
+        raise UserError(
+            f"{source} has {images} image: pre-training needs 2 or more, and many more to learn "
+            "from."
+        )
+    if config.batch_size > images:
+        raise UserError(
+            f"The batch size {config.batch_size} is larger than the data ({images} images): "
+            f"use --batch-size {max(2, images // 2)} or less."
+        )
+
+
+def own_groups(config: PretrainConfig, started: int, ranks: int) -> PretrainConfig:
+    """With the ShuffleBN groups of the processes that are started, of all `ranks`."""
+    mine = max(1, config.contrast.norm_groups * started // ranks)
+    return config.model_copy(
+        update={"contrast": config.contrast.model_copy(update={"norm_groups": mine})}
+    )
+
+
 def check_groups(config: PretrainConfig, ranks: int) -> None:
     """ShuffleBN's groups must share each device's part of the batch evenly."""
     groups, share = config.contrast.norm_groups, config.batch_size // config.accumulate // ranks

@@ -34,3 +34,4 @@ class Gallery:
     images: tuple[GalleryImage, ...]
     caption: str = ""  # size and order of the images
     link_note: str | None = None  # what the linked regions are
+    trained_on: bool = False  # whether the images are of the training set, for want of others

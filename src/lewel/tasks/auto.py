@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from lewel.config.identity import differences
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
 from lewel.config.settings import explain, storage_of
-from lewel.config.sizes import crop_sizes
+from lewel.config.sizes import check_batch, crop_sizes
 from lewel.data.sources.file_list import Lists
 from lewel.data.sources.open import open_data
+from lewel.data.sources.source import Data
 from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.progress import rank_from_outside, show, wide
@@ -38,6 +39,8 @@ from lewel.train.run_folder import RunFolder
 STORAGE = ("storage_timeout", "cache", "cache_size")  # settings that opening data needs
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 SHORTEST, LONGEST = 60, 366 * 86400  # seconds
+FEW_LOCATIONS = 16
+SHORT_QUEUE = 4096  # keys that take no time beside a network
 FEW_IMAGES = 16  # of a micro-batch: statistics of fewer are noise
 FLAGS = {"contrast.norm_groups": "contrast.shuffle_bn_groups"}  # settings with a better name
 
@@ -113,10 +116,45 @@ def configure_automatically(
     facts, notes = gather(opened, given, budget)
     choices, config, method = settle(data, facts, given)
     if budget is not None:
-        timed = with_speed(facts, images_per_second(config, opened, facts, budget))
-        choices, config, method = settle(data, timed, given)
+        facts = timed(data, opened, facts, given, config, budget)
+        choices, config, method = settle(data, facts, given)
     notes += notes_on_memory(config, method, facts) + notes_on_disk(config, method, out)
+    locations = method.student.backbone.locations(config.image_size)
+    if locations < FEW_LOCATIONS:
+        finer = "" if config.backbone.startswith("timm/") else " or a finer --stem"
+        notes.append(
+            f"Warning: maps have {locations} locations: give a larger --image-size{finer}."
+        )
     return Automatic(config, choices, tuple(notes))
+
+
+def timed(
+    data: str,
+    opened: Data,
+    facts: Facts,
+    given: dict[str, Any],
+    trial: PretrainConfig,
+    budget: float,
+) -> Facts:
+    """The facts with the measured speed of what is trained by it.
+
+    The speed of the trial may lead to another method or a long queue: then theirs is measured.
+    """
+    first = with_speed(facts, images_per_second(trial, opened, facts, budget))
+    _, config, _ = settle(data, first, given)
+    if same_cost(config, trial):
+        return first
+    second = with_speed(facts, images_per_second(config, opened, facts, budget))
+    _, found, _ = settle(data, second, given)
+    if found.method != config.method:  # the slower method would no longer train for long
+        return replace(first, long=False)
+    return second
+
+
+def same_cost(one: PretrainConfig, other: PretrainConfig) -> bool:
+    """Whether a step of both takes as long."""
+    queues = {one.contrast.queue or 0, other.contrast.queue or 0}
+    return one.method == other.method and (len(queues) == 1 or max(queues) <= SHORT_QUEUE)
 
 
 def typed(given: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +172,7 @@ def settle(
     """The choices for these facts, with micro-batches that fit the memory."""
     choices = choose(facts, given)
     config = configure(data, choices.nested(), given)
+    check_batch(config, data, choices.images, facts.ranks)
     method = build_method(config, facts.images, facts.ranks)
     share, fits = config.batch_size // facts.ranks, fitting_batch(config, method, facts)
     parts = micro_batches(share, fits, choices.given.get("contrast.norm_groups", 1))
@@ -148,8 +187,8 @@ def settle(
 
 def notes_on_memory(config: PretrainConfig, method: Method, facts: Facts) -> list[str]:
     """A warning where a micro-batch does not fit the memory, or is too small for batch norms."""
-    slots = optimizer_slots(build_optimizer(method, config))
-    micro = config.batch_size // facts.ranks // config.accumulate
+    slots, ranks = optimizer_slots(build_optimizer(method, config)), facts.ranks
+    micro = config.batch_size // ranks // config.accumulate
     half = config.precision.endswith("mixed")
     needed = estimate_memory(method, slots, crop_sizes(config), micro, half).total
     smaller = f"there are {facts.memory / 1e9:.1f} GB: choose a smaller --image-size or --backbone"
@@ -160,6 +199,9 @@ def notes_on_memory(config: PretrainConfig, method: Method, facts: Facts) -> lis
         ]
     if config.accumulate > 1 and micro < FEW_IMAGES:
         return [f"Warning: only {micro} images at a time fit, too few for batch norms; {smaller}"]
+    if micro < FEW_IMAGES and not config.sync_batch_norm:
+        more = "raise --batch-size" + (", use fewer --devices or --sync-bn." if ranks > 1 else ".")
+        return [f"Warning: only {micro} images at a time, too few for batch norms: {more}"]
     return []
 
 

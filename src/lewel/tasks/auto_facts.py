@@ -55,8 +55,12 @@ def gather(opened: Data, given: dict[str, Any], budget: float | None) -> tuple[F
     else:
         memory = host_memory()[0] // place.devices  # shared by all processes
     looked = look(opened.unlabelled)
+    there = torch.cuda.device_count() if kind == "cuda" else 1
+    if place.starter == "lewel" and place.devices < there:
+        looked.notes.append(f"{place.devices} of {there} GPUs: --devices {there} uses all.")
     init = network_of(given)
     backbone = str(given.get("backbone") or (init or {}).get("backbone", ""))
+    network = architecture_of(backbone)
     mine, workers = place.cores, given.get("workers")
     facts = Facts(
         images=len(opened.unlabelled),
@@ -69,7 +73,8 @@ def gather(opened: Data, given: dict[str, Any], budget: float | None) -> tuple[F
         bf16=kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
         budget=budget,
         init=init,
-        batch_norm=architecture_of(backbone).batch_norm,
+        fixed_size=network.image_size,
+        batch_norm=network.batch_norm,
         workers=default_workers(torch.device(kind), mine) if workers is None else workers,
     )
     return facts, looked.notes
@@ -80,9 +85,13 @@ def network_of(given: dict[str, Any]) -> dict[str, str | int] | None:
     init = given.get("init")
     if not isinstance(init, str):
         return None
+    known: dict[str, str | int]
     if published := find_published(init):
         size = architecture_of(published.backbone).image_size
-        return {**published.settings, **({"image_size": size} if size else {})}
+        known = published.settings
+        if published.backbone.startswith("timm/"):  # these have no stem and no width
+            known = {"backbone": published.backbone}
+        return {**known, **({"image_size": size} if size else {})}
     file = weights_file(init)
     if file is None:
         read_weights(init)  # reports what is missing
@@ -91,7 +100,7 @@ def network_of(given: dict[str, Any]) -> dict[str, str | int] | None:
         read_card(file) if file.suffix == ".safetensors" else read_config(file)
     )
     size = found.image_size if trained else architecture_of(found.name).image_size
-    known: dict[str, str | int] = {"backbone": found.name}
+    known = {"backbone": found.name}
     if not found.name.startswith("timm/"):
         known |= {"stem": found.stem, "width": found.width}
     return {**known, **({"image_size": size} if size else {})}
@@ -162,7 +171,7 @@ def images_per_second(
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Measured in a hundredth of the budget: a training step, and reading and augmenting."""
-    method = build_method(config, facts.images)
+    method = build_method(config, facts.images, facts.ranks)
     device = torch.device(facts.device)
     micro = config.batch_size // facts.ranks // config.accumulate
     half = config.precision.endswith("mixed")

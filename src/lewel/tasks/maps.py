@@ -69,7 +69,7 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
     model = open_map_model(run, image_size=config.image_size)
     if config.image_size is None:
         model = model.readable()
-    source = _source(images, model.config, run, say)
+    source, trained_on = _source(images, model.config, run, say)
     torch.manual_seed(config.seed)  # for random maps
     dataset = model.views(source, config.seed)
     indices = np.arange(min(config.limit, len(source)))
@@ -87,6 +87,7 @@ def gallery_of(run: Path, images: Images, config: MapsConfig, say: Say = _silent
         note=model.note,
         caption=_caption(model, shown_maps[0].shape[-1]),
         link_note=link_note(model.encoder.head),
+        trained_on=trained_on,
         images=tuple(
             GalleryImage(
                 source.describe(int(indices[at])),
@@ -121,8 +122,11 @@ def gallery_of_run(run: Path) -> Gallery | None:
     return gallery_of(run, None, MapsConfig())
 
 
-def _source(images: Images, config: PretrainConfig, run: Path, say: Say) -> Source:
-    """The images to show; scenes are drawn for the size that they are shown at."""
+def _source(images: Images, config: PretrainConfig, run: Path, say: Say) -> tuple[Source, bool]:
+    """The images to show, and whether the run is trained on them, for want of others.
+
+    Scenes are drawn for the size that they are shown at.
+    """
     if images is None:
         data = open_data(
             config.data,
@@ -130,10 +134,10 @@ def _source(images: Images, config: PretrainConfig, run: Path, say: Say) -> Sour
             classes=config.classes,
             lists=Lists.beside(run),
         )
-        return data.val or data.unlabelled
+        return data.val or data.unlabelled, data.val is None
     if isinstance(images, list):
-        return open_images([str(image) for image in images], config.image_size, say)
-    return images
+        return open_images([str(image) for image in images], config.image_size, say), False
+    return images, False
 
 
 def _best_pairs_first(maps: list[Tensor], views: MapViews, chosen: list[int]) -> list[int]:

@@ -143,11 +143,12 @@ def _results(run: Path, card: dict[str, Any], file: Path) -> list[dict[str, str]
 
 
 def _maps(run: Path) -> tuple[bytes | None, str, tuple[str, ...]]:
-    """A picture of alignment maps over validation images, its caption, and notes."""
+    """A picture of alignment maps over images of the run, its caption, and notes."""
     try:
         gallery = gallery_of(run, None, SHOWN)
     except (UserError, RunError) as error:
         return None, "", (f"The model card has no maps: {error}",)
-    caption = f"Alignment maps over validation images: {gallery.rule}. {gallery.caption}"
-    note = f"{PICTURE} shows images of the validation set: delete it if they are private."
+    kind = "training" if gallery.trained_on else "validation"
+    caption = f"Alignment maps over {kind} images: {gallery.rule}. {gallery.caption}"
+    note = f"{PICTURE} shows images of the {kind} set: delete it if they are private."
     return png(grid(gallery)), caption, (note,)
