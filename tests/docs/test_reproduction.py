@@ -3,13 +3,16 @@
 import re
 from pathlib import Path
 
+from lewel.config.recipes import read_recipe
 from lewel.config.reproduce import choose_experiments
+from lewel.methods.registry import find_method
 from lewel.pages.reproduction import markdown
 from lewel.tasks.reproduction_numbers import read_numbers
 from lewel.tasks.reproduction_plan import Setup, plan
 from lewel.tasks.reproduction_tables import show
 from tests.docs.pages import ROOT
 
+RATES = ROOT / "docs" / "measured" / "rates.json"
 NUMBERS = ROOT / "docs" / "measured" / "small.json"
 SEEDS = range(3)
 STATED = ["table1", "table2", "table3", "table5", "table6", "table8", "figure3a", "maps"]
@@ -32,6 +35,31 @@ def test_the_summary_states_differences_of_the_tables() -> None:
     summary, _, results = page.partition("**Found.**")
     stated = re.findall(r"[+-]\d\.\d\d ± \d\.\d\d", summary)
     assert len(stated) == 16 and [one for one in stated if f"({one}, 3 seeds)" not in results] == []
+
+
+def searched() -> dict[str, dict[float, float]]:
+    """k-NN in percent by method and learning rate, as far as it is measured."""
+    known = Setup("small", Path("nowhere"), Path("nowhere"), known=read_numbers([RATES]))
+    found: dict[str, dict[float, float]] = {}
+    for one in plan(choose_experiments(["rates"]), known, range(1)):
+        if (number := one.number("knn")) is not None:
+            found.setdefault(one.row.method, {})[float(one.row.settings["optim.lr"])] = 100 * number  # type: ignore[arg-type]
+    return found
+
+
+def test_recipes_have_the_best_learning_rate_of_the_search() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    rows = searched()
+    assert len(rows) >= 8
+    for method, values in rows.items():
+        best = max(values, key=lambda rate: values[rate])
+        cells = [
+            f"{'**' * (r == best)}{r:g}: {v:.1f}{'**' * (r == best)}" for r, v in values.items()
+        ]
+        if len(values) == 3:
+            recipe = read_recipe(f"tinyimagenet_{method}_15min")
+            assert recipe["optim"]["lr"] == best, method
+            assert f"| {find_method(method).about.title} | {' | '.join(cells)} |" in page
 
 
 def test_the_stored_numbers_are_of_todays_settings() -> None:
