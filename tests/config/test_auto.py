@@ -81,6 +81,7 @@ def test_shufflebn_groups_share_a_micro_batch_evenly(
 def test_sync_bn_has_no_groups() -> None:
     made = choose(replace(LAPTOP, ranks=2), {"sync_batch_norm": True})
     assert made["contrast.norm_groups"] == 1
+    assert choose(LAPTOP, {"sync_batch_norm": True})["contrast.norm_groups"] == 4  # one device
     check_groups(configure("scenes", made.nested(), {"sync_batch_norm": True}), 2)
 
 
@@ -90,6 +91,12 @@ def test_many_devices_have_images_enough_for_their_batch_norms(base: Facts, rank
     made = choose(replace(base, ranks=ranks, images=1_281_167), {})
     assert 16 <= made["batch_size"] // ranks <= 64
     assert made["epochs"] <= 100 and steps_of(made) >= 2_000
+    assert base is LAPTOP or made["method"] == "lewel_b"
+
+
+def test_fewer_steps_of_a_larger_batch_are_as_long() -> None:
+    for batch in (256, 1024, 4096):
+        assert choose(NODE, {"batch_size": batch})["method"] == "lewel_b"
 
 
 @pytest.mark.parametrize("base", [LAPTOP, NODE])
@@ -107,8 +114,8 @@ def test_a_given_image_size_has_a_true_reason() -> None:
     made = choose(LAPTOP, {"image_size": 16})
     assert made.made["stem"].because == "gives the finest maps"
     assert "4 x 4" in choose(LAPTOP, {}).made["stem"].because
-    fixed = replace(LAPTOP, fixed_size=224)
-    assert choose(fixed, {"backbone": "timm/levit_128s"})["image_size"] == 224
+    for small in ({"stem": "medium"}, {"backbone": "timm/resnet18"}):
+        assert "4 x 4" in choose(replace(LAPTOP, side=40), small).made["image_size"].because
 
 
 def test_what_can_hardly_be_learned_from_is_warned_of() -> None:
@@ -116,6 +123,7 @@ def test_what_can_hardly_be_learned_from_is_warned_of() -> None:
     assert "4 px or fewer" in " ".join(warnings(choose(tiny, {})))
     queue = {"contrast": {"queue": 100_000}}
     found = " ".join(warnings(choose(LAPTOP, queue)))
+    assert warnings(choose(LAPTOP, {"contrast": {"queue": None}})) == warnings(choose(LAPTOP, {}))
     assert "100,000 keys" in found and "--contrast.queue 1024 or less" in found
 
 

@@ -23,7 +23,8 @@ def make(source: Path, out: Path, listed: str) -> int:
         place.mkdir(parents=True, exist_ok=True)
         for number in numbers:
             name = f"{'val' if kind == 'val' else label}_{number}.JPEG"
-            (place / name).hardlink_to(folder / name)
+            if not (place / name).exists():
+                (place / name).symlink_to((folder / name).resolve(strict=True))
             made += 1
     return made
 

@@ -251,13 +251,12 @@ def estimated(config: PretrainConfig, ranks: int) -> int:
 def test_batches_are_checked_before_anything_is_estimated(
     photos: Path, given: dict[str, int], message: str | None
 ) -> None:
-    given |= {"devices": 2, "limit": 64}
+    all_given = {**given, "devices": 2, "limit": 64, "accelerator": "cpu"}
     if message is None:
-        found = auto.settings(str(photos), None, {**given, "accelerator": "cpu"})
-        assert found.config.batch_size == 62
+        assert auto.settings(str(photos), None, all_given).config.batch_size == 62
         return
     with pytest.raises(UserError, match=message):
-        auto.settings(str(photos), None, {**given, "accelerator": "cpu"})
+        auto.settings(str(photos), None, all_given)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,10 @@ def test_batches_are_checked_before_anything_is_estimated(
 def test_a_budget_is_that_of_the_method_that_is_trained(
     monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float], method: str, speed: float
 ) -> None:
-    monkeypatch.setattr(auto, "images_per_second", lambda config, *others: speeds[config.method])
+    monkeypatch.setattr(auto, "reading_of", lambda *given: 0.001)
+    monkeypatch.setattr(
+        auto, "images_per_second", lambda config, *others, reading: speeds[config.method]
+    )
     given = {"accelerator": "cpu", "width": 8, "backbone": "resnet10"}
     found = auto.settings("scenes", None, given, budget="20m").config
     assert found.method == method
@@ -280,6 +282,8 @@ def test_a_budget_is_that_of_the_method_that_is_trained(
 
 def test_few_images_at_a_time_and_coarse_maps_are_warned_of(photos: Path) -> None:
     given = {"accelerator": "cpu", "batch_size": 8, "image_size": 48, "stem": "medium"}
+    found = auto.settings(str(photos), None, {**given, "method": "byol"})
+    assert "locations" not in " ".join(found.notes)  # without maps
     notes = " ".join(auto.settings(str(photos), None, given).notes)
     assert "only 8 images at a time, too few for batch norms: raise --batch-size." in notes
     assert "maps have 9 locations: give a larger --image-size or a finer --stem" in notes

@@ -47,9 +47,9 @@ def choose_network(made: Choices) -> None:
         most = 128 if facts.device == "cpu" else 224
         why = "larger ones take a CPU long" if most == 128 else "the usual size"
         size = min(most, max(coarse, facts.side // 32 * 32))
-        made.pick("image_size", size, why if size == most else f"the images have {facts.side} px")
-        if facts.fixed_size is not None:
-            made.pick("image_size", facts.fixed_size, "the only one that the network takes")
+        if size != most:
+            why = f"the images have {facts.side} px"
+        made.pick("image_size", size, KEEPS if facts.side < size else why)
         for key, value in (facts.init or {"backbone": ""}).items():  # perhaps their size, too
             made.pick(key, value, "that of the --init weights")
         return
@@ -61,7 +61,8 @@ def choose_network(made: Choices) -> None:
             made.pick("image_size", 32, f"the images have {facts.side} px")
         else:
             size = 96 if large and facts.side >= 96 else 64
-            made.pick("image_size", size, "a CPU sees many small images rather than few large ones")
+            why = "a CPU sees many small images rather than few large ones"
+            made.pick("image_size", size, why if facts.side >= 64 else KEEPS)
         fine = made["image_size"] >= LOCATIONS * STRIDES["small"]
         made.pick("stem", stem_for(made["image_size"]), KEEPS if fine else "gives the finest maps")
         made.pick("backbone", "resnet18" if large else "resnet10", "a CPU, no GPU")
@@ -126,8 +127,8 @@ def warnings(made: Choices) -> list[str]:
             f"Half of the images have {facts.side} px or fewer on their shorter side: they show "
             "little, and are enlarged."
         )
-    queue = made.given.get("contrast.queue", 0)
-    if queue > made.images:
+    queue = made.given.get("contrast.queue") or 0
+    if queue > made.images and "contrast.queue" in made.made:
         found.append(
             f"A queue of {queue:,} keys holds older keys of every one of {made.images:,} images, "
             f"as its own negatives: --contrast.queue {power_of_two(made.images)} or less."

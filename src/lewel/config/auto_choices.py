@@ -22,7 +22,6 @@ class Facts:
     speed: float | None = None  # images a second, of the chosen network
     long: bool | None = None  # whether the training is a long one; decided by its steps
     init: dict[str, str | int] | None = None  # the network of the weights to begin with
-    fixed_size: int | None = None  # the only image size that the given network takes
     batch_norm: bool = True  # of the network that is given; transformers have none
     workers: int = 0  # processes that read images; 0 where the training process does
 

@@ -11,7 +11,7 @@ STEPS = 4_000  # on a CPU without a budget
 GPU_STEPS = 100_000  # of GPU_BATCH images
 GPU_BATCH = 256
 GPU_EPOCHS = 100, 1_000  # at least, at most
-MANY_STEPS = 50_000  # from here on the paper's schedules fit
+MANY_STEPS = 50_000  # of GPU_BATCH images or fewer: from here on the paper's schedules fit
 MOST_EPOCHS = 5_000
 FEW_EPOCHS = 5  # up to here a part of an epoch is a large part of the budget
 TRAINING = 0.85  # of a budget; the rest is for start, k-NN probes and checkpoints
@@ -71,8 +71,9 @@ def steps_of(made: Choices) -> int:
 
 def is_long(made: Choices) -> bool:
     """Whether the paper's schedules for long training fit."""
-    long = made.facts.long
-    return steps_of(made) >= MANY_STEPS if long is None else long
+    if made.facts.long is not None:
+        return made.facts.long
+    return steps_of(made) * max(1, int(made["batch_size"]) // GPU_BATCH) >= MANY_STEPS
 
 
 def with_speed(facts: Facts, speed: float) -> Facts:

@@ -56,7 +56,7 @@ def queue_for(made: Choices) -> tuple[int, str]:
 
 def choose_groups(made: Choices) -> None:
     """ShuffleBN's groups: 16 images or more of a micro-batch in each, at most 4."""
-    if made.given.get("sync_batch_norm"):
+    if made.given.get("sync_batch_norm") and made.facts.ranks > 1:
         made.pick("contrast.norm_groups", 1, "SyncBN normalises all devices together")
         return
     ranks, parts = made.facts.ranks, made.given.get("accumulate", 1)

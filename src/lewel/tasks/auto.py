@@ -10,13 +10,14 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from lewel.config.auto import choose, warnings
+from lewel.config.auto import LOCATIONS, choose, warnings
 from lewel.config.auto_choices import Choices, Facts
 from lewel.config.auto_length import with_speed
 from lewel.config.auto_method import choose_groups
 from lewel.config.build import build_method, build_optimizer
 from lewel.config.configure import configure
 from lewel.config.identity import differences
+from lewel.config.methods import taken
 from lewel.config.pretrain import PretrainConfig
 from lewel.config.resolve import resolve
 from lewel.config.settings import explain, storage_of
@@ -28,9 +29,10 @@ from lewel.errors import UserError
 from lewel.methods.base import Method
 from lewel.progress import rank_from_outside, show, wide
 from lewel.tasks.auto_begun import begun_run, notes_of_begun, recipe_of
-from lewel.tasks.auto_facts import gather, images_per_second
+from lewel.tasks.auto_facts import gather, images_per_second, reading_of
 from lewel.tasks.healing import settings_before
 from lewel.tasks.pretrain_parts import memory_explained
+from lewel.tasks.speed import threads_of_rank
 from lewel.train.estimate import USABLE, estimate_memory, largest_batch
 from lewel.train.resume import refuse_another_run
 from lewel.train.run import optimizer_slots
@@ -39,7 +41,6 @@ from lewel.train.run_folder import RunFolder
 STORAGE = ("storage_timeout", "cache", "cache_size")  # settings that opening data needs
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 SHORTEST, LONGEST = 60, 366 * 86400  # seconds
-FEW_LOCATIONS = 16
 SHORT_QUEUE = 4096  # keys that take no time beside a network
 FEW_IMAGES = 16  # of a micro-batch: statistics of fewer are noise
 FLAGS = {"contrast.norm_groups": "contrast.shuffle_bn_groups"}  # settings with a better name
@@ -119,12 +120,7 @@ def configure_automatically(
         facts = timed(data, opened, facts, given, config, budget)
         choices, config, method = settle(data, facts, given)
     notes += notes_on_memory(config, method, facts) + notes_on_disk(config, method, out)
-    locations = method.student.backbone.locations(config.image_size)
-    if locations < FEW_LOCATIONS:
-        finer = "" if config.backbone.startswith("timm/") else " or a finer --stem"
-        notes.append(
-            f"Warning: maps have {locations} locations: give a larger --image-size{finer}."
-        )
+    notes += notes_on_maps(config, method)
     return Automatic(config, choices, tuple(notes))
 
 
@@ -140,15 +136,18 @@ def timed(
 
     The speed of the trial may lead to another method or a long queue: then theirs is measured.
     """
-    first = with_speed(facts, images_per_second(trial, opened, facts, budget))
+    with threads_of_rank(facts.ranks, facts.cores):
+        reading = reading_of(trial, opened)
+    first = with_speed(facts, images_per_second(trial, opened, facts, budget, reading=reading))
     _, config, _ = settle(data, first, given)
     if same_cost(config, trial):
         return first
-    second = with_speed(facts, images_per_second(config, opened, facts, budget))
+    second = with_speed(facts, images_per_second(config, opened, facts, budget, reading=reading))
     _, found, _ = settle(data, second, given)
-    if found.method != config.method:  # the slower method would no longer train for long
-        return replace(first, long=False)
-    return second
+    if found.method == config.method:
+        return second
+    # Of two methods the slower one would not train for long, the faster one would: the faster.
+    return replace(first if found.method == trial.method else second, long=False)
 
 
 def same_cost(one: PretrainConfig, other: PretrainConfig) -> bool:
@@ -175,7 +174,8 @@ def settle(
     check_batch(config, data, choices.images, facts.ranks)
     method = build_method(config, facts.images, facts.ranks)
     share, fits = config.batch_size // facts.ranks, fitting_batch(config, method, facts)
-    parts = micro_batches(share, fits, choices.given.get("contrast.norm_groups", 1))
+    groups = choices.given.get("contrast.norm_groups", 1)
+    parts = micro_batches(share, fits, max(1, groups // facts.ranks))
     whole = parts == 1 and share <= fits
     why = f"the batch {'fits' if whole else 'does not fit'} {facts.memory / 1e9:.0f} GB"
     choices.pick("accumulate", parts, why)
@@ -199,10 +199,21 @@ def notes_on_memory(config: PretrainConfig, method: Method, facts: Facts) -> lis
         ]
     if config.accumulate > 1 and micro < FEW_IMAGES:
         return [f"Warning: only {micro} images at a time fit, too few for batch norms; {smaller}"]
-    if micro < FEW_IMAGES and not config.sync_batch_norm:
-        more = "raise --batch-size" + (", use fewer --devices or --sync-bn." if ranks > 1 else ".")
-        return [f"Warning: only {micro} images at a time, too few for batch norms: {more}"]
+    if micro < FEW_IMAGES and not (config.sync_batch_norm and ranks > 1):
+        way = " or use --sync-bn" if facts.device == "cuda" else " or use fewer devices"
+        only = f"Warning: only {micro} images at a time, too few for batch norms"
+        return [f"{only}: raise --batch-size{way if ranks > 1 else ''}."]
     return []
+
+
+def notes_on_maps(config: PretrainConfig, method: Method) -> list[str]:
+    """A warning where learned maps have few locations to choose from."""
+    locations = method.student.backbone.locations(config.image_size)
+    if locations >= LOCATIONS**2 or "head.maps" not in taken(type(method)):
+        return []
+    free = config.init is None and not config.backbone.startswith("timm/")
+    finer = " or a finer --stem" if free and config.stem != "small" else ""
+    return [f"Warning: maps have {locations} locations: give a larger --image-size{finer}."]
 
 
 def notes_on_disk(config: PretrainConfig, method: Method, out: Path | None) -> list[str]:

@@ -60,7 +60,6 @@ def gather(opened: Data, given: dict[str, Any], budget: float | None) -> tuple[F
         looked.notes.append(f"{place.devices} of {there} GPUs: --devices {there} uses all.")
     init = network_of(given)
     backbone = str(given.get("backbone") or (init or {}).get("backbone", ""))
-    network = architecture_of(backbone)
     mine, workers = place.cores, given.get("workers")
     facts = Facts(
         images=len(opened.unlabelled),
@@ -73,8 +72,7 @@ def gather(opened: Data, given: dict[str, Any], budget: float | None) -> tuple[F
         bf16=kind == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False),
         budget=budget,
         init=init,
-        fixed_size=network.image_size,
-        batch_norm=network.batch_norm,
+        batch_norm=architecture_of(backbone).batch_norm,
         workers=default_workers(torch.device(kind), mine) if workers is None else workers,
     )
     return facts, looked.notes
@@ -169,6 +167,7 @@ def images_per_second(
     facts: Facts,
     budget: float,
     clock: Callable[[], float] = time.monotonic,
+    reading: float | None = None,
 ) -> float:
     """Measured in a hundredth of the budget: a training step, and reading and augmenting."""
     method = build_method(config, facts.images, facts.ranks)
@@ -179,7 +178,15 @@ def images_per_second(
     sizes, trial = crop_sizes(config), min(TRIAL, budget / 100)
     with threads_of_rank(facts.ranks, facts.cores):
         step = estimate_seconds(method, sizes, layout, device, micro, half, timed, clock, trial)
-        dataset, remote = build_dataset(config, opened.unlabelled), is_remote(opened.unlabelled)
-        reading = reading_seconds(dataset, facts.images, remote, clock)
+        if reading is None:
+            reading = reading_of(config, opened, clock)
     seconds = seconds_together(step / micro, reading, device, facts.workers, facts.cores)
     return facts.ranks / seconds
+
+
+def reading_of(
+    config: PretrainConfig, opened: Data, clock: Callable[[], float] = time.monotonic
+) -> float:
+    """Seconds of an image; to be measured once, before the images are in a cache."""
+    source = opened.unlabelled
+    return reading_seconds(build_dataset(config, source), len(source), is_remote(source), clock)
